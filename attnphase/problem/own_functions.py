@@ -137,7 +137,6 @@ def check_loss(
     """
     from sympy import Symbol
 
-    from derivations.models.bounds import fall_of, singular_point
     from derivations.models.formulas import FormulaError
     from derivations.models.functions import Sign
     from derivations.models.kinks import steep_kink
@@ -147,8 +146,8 @@ def check_loss(
     if takes_clusters(expression) and not clusters:
         raise ProblemError(
             field,
-            f"{field} takes the number of a token's cluster, which only a mixture has: set tokens.kind, or write it"
-            " without c.",
+            f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and give'
+            " tokens.clusters, or write it without c.",
         )
     model = formula_loss(expression, length, columns, teacher_columns, noisy=True)
     h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
@@ -185,29 +184,39 @@ def check_loss(
             " teacher.noise out.",
         )
     fields, teachers = [x for row in h for x in row], [x for row in k for x in row]
-    named = {"h": fields, "k": teachers, "noise": present if length == 1 else []}
+    named = {"h": fields, "k": teachers, "noise": present if length == 1 else [], "c": numbers}
     short = {group[0]: name for name, group in named.items() if len(group) == 1}  # as formulas may have it
-    others = teachers + present
+    held = [place for place, c in enumerate(numbers) if loss.has(c)]
+    for row in [*dict.fromkeys(tuple(row[place] for place in held) for row in clusters or ((),))][:_MOST_TRIED]:
+        at = {numbers[place]: number for place, number in zip(held, row, strict=True)}
+        _check_values(loss.subs(at), fields, teachers + present, at, short)
+
+
+def _check_values(
+    loss: Any, fields: Sequence[Any], others: Sequence[Any], at: Mapping[Any, float], short: Mapping[Any, str]
+) -> None:
+    """Refuse a loss of the student's fields and others that is not finite, or falls so fast that it has no minimum.
+
+    A message shows a point with the clusters ``at`` which the loss is taken, under ``short`` names.
+    """
+    from derivations.models.bounds import fall_of, singular_point
+
+    field = "loss.expression"
 
     def shown(point: Mapping[Any, float]) -> str:
-        return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())
+        return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in [*at.items(), *point.items()])
 
-    held = [place for place, c in enumerate(numbers) if loss.has(c)]
-    for own in [*dict.fromkeys(tuple(row[place] for place in held) for row in clusters or ((),))][:_MOST_TRIED]:
-        at = {numbers[place]: number for place, number in zip(held, own, strict=True)}
-        of_these = loss.subs(at)
-        pole = singular_point([of_these], [*fields, *others])
-        if pole is not None:
-            raise ProblemError(
-                field,
-                f"{field} must be a finite number for all fields, but is none at {shown(at | pole)}: keep its"
-                " denominators, and the arguments of its logarithms and roots, above zero.",
-            )
-        fall = fall_of(of_these, fields, others)
-        if fall is not None:
-            raise ProblemError(
-                field,
-                f"{field} falls without bound, at least as the square of the fields: at {shown(at | fall.point)} it is"
-                f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a"
-                " line.",
-            )
+    pole = singular_point([loss], [*fields, *others])
+    if pole is not None:
+        raise ProblemError(
+            field,
+            f"{field} must be a finite number for all fields, but is none at {shown(pole)}: keep its denominators, and"
+            " the arguments of its logarithms and roots, above zero.",
+        )
+    fall = fall_of(loss, fields, others)
+    if fall is not None:
+        raise ProblemError(
+            field,
+            f"{field} falls without bound, at least as the square of the fields: at {shown(fall.point)} it is"
+            f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a line.",
+        )

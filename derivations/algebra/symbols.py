@@ -47,7 +47,7 @@ student_logit: Any = IndexedBase("z", real=True)
 teacher_logit: Any = IndexedBase(r"z^\star", real=True)
 attention: Any = IndexedBase(r"\mathsf{S}", real=True)
 target: Any = IndexedBase(r"\mathsf{T}", real=True)
-cluster: Any = IndexedBase("c", real=True)  # number of a token's cluster, from 0
+cluster: Any = IndexedBase(r"\mathsf{c}", real=True)  # number of a token's cluster, from 0
 noise: Any = IndexedBase(r"\mathsf{Z}", real=True)  # of the labels, and the target with it
 noisy_target: Any = IndexedBase(r"\mathsf{Y}", real=True)
 noise_variance = Symbol("Delta", nonnegative=True)

@@ -354,6 +354,8 @@ class _ScalarText:
                 r"sample: $k_\ell$ stands for the sum of both, and $\rho_\ell$ in the equations for its covariance "
                 r"$\rho_\ell + \Delta$, but for the test error, which is that of fields without noise."
             )
+        if model.cluster_columns:
+            page.text(r"The label knows the clusters: $\mathsf{c}_\ell = c_\ell - 1$ is the number of the token's, from 0.")
         for definition in law.definitions(model):
             page.defined((definition,))
 
