@@ -31,7 +31,7 @@ def labels_of(instance: Instance) -> Tensor:
     d = instance.dimension
     tokens = instance.samples.tokens[0].view(-1, instance.problem.tokens.length, d)
     positions = torch.as_tensor(instance.geometries[0].positions) / math.sqrt(d)
-    return instance.loss.targets(instance.samples.teacher_fields[0]) @ (tokens - positions)
+    return instance.loss.targets(instance.samples.teacher_fields[0], instance.samples.sites[0]) @ (tokens - positions)
 
 
 def direct(instance: Instance, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

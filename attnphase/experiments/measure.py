@@ -128,7 +128,7 @@ def _test_error(instance: Instance, run: int, weights: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """Fields (N, L, r) and (N, L, t), mean Gram matrices given them (N, L, L), sites (L,), and labels' noise or None."""
+    """Fields (N, L, r) and (N, L, t), mean Gram matrices given them (N, L, L), sites (L,), labels' noise or None."""
 
     h: Tensor
     k: Tensor

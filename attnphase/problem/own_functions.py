@@ -146,8 +146,8 @@ def check_loss(
     if takes_clusters(expression) and not clusters:
         raise ProblemError(
             field,
-            f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and give'
-            " tokens.clusters, or write it without c.",
+            f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and'
+            " give tokens.clusters, or write it without c.",
         )
     model = formula_loss(expression, length, columns, teacher_columns, noisy=True)
     h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]

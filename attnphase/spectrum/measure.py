@@ -314,7 +314,8 @@ def _roots(moments: Array, count: int) -> Array:
 
     def root(matrix: Array) -> Array:
         values, vectors = np.linalg.eigh(matrix)
-        return vectors * np.sqrt(np.clip(values, 0.0, None))[:, None, :]
+        vanishes = np.diagonal(matrix, axis1=1, axis2=2) == 0  # not but for rounding
+        return np.where(vanishes[..., None], 0.0, vectors * np.sqrt(np.clip(values, 0.0, None))[:, None, :])
 
     if moments[:, :count, count:].any():
         return root(moments)

@@ -80,14 +80,15 @@ class SampleLaw:
         tokens = np.array([token for token, _ in problem.sites])
         noise = problem.tokens.length if problem.target_noise else 0
         numbers = np.array([[cluster] for _, cluster in problem.sites], dtype=float)
-        of_sites = spectrum.teacher_means, np.zeros((len(tokens), noise)), numbers[:, : problem.loss.form.cluster_columns]
-        means = np.ascontiguousarray(np.concatenate(of_sites, axis=1)[configurations])
+        numbers = numbers[:, : problem.loss.form.cluster_columns]
+        of_sites = np.concatenate([spectrum.teacher_means, np.zeros((len(tokens), noise)), numbers], axis=1)
+        means = np.ascontiguousarray(of_sites[configurations])
         clean, deviation = spectrum.rho, float(np.sqrt(problem.target_noise))
         rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
         return cls(configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form)
 
     def labels_of(self, k: Array, noise: Array | None = None) -> Array:
-        """What labels are made of, about its mean: fields k (..., L, t), noise (..., L, noise), and zero for the rest."""
+        """What labels are made of, about its mean: k (..., L, t), noise (..., L, noise), and zero for the rest."""
         parts = np.zeros((*k.shape[:-1], self.means.shape[-1]))
         parts[..., : k.shape[-1]] = k
         if noise is not None:
@@ -96,7 +97,7 @@ class SampleLaw:
 
     @cached_property
     def clusters(self) -> tuple[tuple[float, ...], ...]:
-        """The numbers of the tokens' clusters in all configurations in which they differ; none if no loss takes them."""
+        """The numbers of the tokens' clusters in every configuration, each once; none if no label has them."""
         numbers = self.means[..., self.means.shape[-1] - self.labels.cluster_columns :]
         return tuple(dict.fromkeys(map(tuple, numbers.reshape(len(numbers), -1).tolist())))
 

@@ -87,7 +87,8 @@ class System:
     def gauge(self) -> Gauge:
         """Linear changes of the student's columns that leave the loss unchanged, as far as the regulariser has them."""
         form = self.problem.regularizer.form
-        return gauge_of(self.kernels, self.sample_law.clusters).of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
+        gauge = gauge_of(self.kernels, self.sample_law.clusters)
+        return gauge.of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
 
     def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:
         """Overlaps of weights with the same loss, of least norm and turned as others are.

@@ -17,8 +17,10 @@ def common_parts(expressions: Sequence[Any], letter: str) -> tuple[list[tuple[Sy
     it, becomes a sum there, and its terms are taken for factors: so none is left standing.
     """
     known: dict[Any, Any] = {}
+    whole = [_distributed(one, known) for one in expressions]
     # without order="none" the canonical ordering of cse dominates at L = 8
-    return cse([_distributed(one, known) for one in expressions], symbols=numbered_symbols(letter), order="none")
+    shared: Any = cse(whole, symbols=numbered_symbols(letter), order="none")
+    return shared
 
 
 def _distributed(expression: Any, known: dict[Any, Any]) -> Any:

@@ -128,7 +128,6 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
     FormulaError
         The formula cannot be read.
     """
-
     clustered = takes_clusters(text)
 
     def loss(h: Sequence[Sequence[Any]], k: Sequence[Sequence[Any]]) -> Any:
@@ -148,8 +147,8 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
                 names[letter] = own[0]
         return parse_formula(text, names)
 
-    counts = {"noise_columns": length if noisy else 0, "cluster_columns": int(clustered)}
-    return ScalarModel(text, loss, length, columns, teacher_rank, **counts)
+    sizes = length, columns, teacher_rank
+    return ScalarModel(text, loss, *sizes, noise_columns=length if noisy else 0, cluster_columns=int(clustered))
 
 
 def takes_clusters(text: str) -> bool:

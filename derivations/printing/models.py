@@ -355,7 +355,7 @@ class _ScalarText:
                 r"$\rho_\ell + \Delta$, but for the test error, which is that of fields without noise."
             )
         if model.cluster_columns:
-            page.text(r"The label knows the clusters: $\mathsf{c}_\ell = c_\ell - 1$ is the number of the token's, from 0.")
+            page.text(r"The label knows the clusters: $\mathsf{c}_\ell = c_\ell - 1$ is the number of the token's own.")
         for definition in law.definitions(model):
             page.defined((definition,))
 

@@ -175,7 +175,7 @@ def test_linear_predictor_is_least_squares(noise):
         shifted: Tensor, fields: Tensor, drawn: Tensor | float = 0.0
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         x = shifted.view(-1, 3, d) - torch.as_tensor(geometry.positions) / math.sqrt(d)
-        y = (instance.loss.targets(fields[0]) + drawn) @ x
+        y = (instance.loss.targets(fields[0], torch.arange(3)) + drawn) @ x
         columns = [np.concatenate(list(array.numpy()), axis=1) for array in (x, y)]
         return columns[0], columns[1]
 
