@@ -85,9 +85,9 @@ class Channel:
         """
         ordered = np.sort(moments, axis=1)
         means = (ordered + ordered[:, ::-1]).sum(axis=1) / (2 * ordered.shape[1])
-        if len(means) == 1:
-            return means[0].swapaxes(0, 1)
         law = self.system.sample_law
+        if len(law.tokens) == means.shape[2]:  # sites are the tokens in their order
+            return means[0].swapaxes(0, 1)
         weights = np.where(law.holding, self.probabilities, 0.0)
         return np.stack(
             [np.einsum("c,c...->...", w, means[:, :, token]) for w, token in zip(weights, law.tokens, strict=True)]

@@ -50,7 +50,7 @@ def tilted(problem: Problem, tilts: tuple[float, ...], bend: float) -> tuple[Sys
 def rule_of(name: str, system: System, latent: int, points: int, across: int = 4) -> Rule:
     length, kernels = system.kernels.length, system.kernels
     student = length * kernels.columns
-    dimensions = student + length * kernels.label_fields
+    dimensions = student + length * kernels.label_normals
     if name == "lines":
         return lines(dimensions, student, LineOrders((latent,) * length, (across,) * (length - 1), defect=1e-7))
     if name == "nets":

@@ -1,0 +1,238 @@
+"""Losses that know the clusters of tokens: against closed forms, against losses that do not, and under every rule."""
+
+import numpy as np
+import pytest
+
+import attnphase as ap
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.lines import LineOrders
+from attnphase.integration.nets import NetOrders
+from attnphase.integration.rules import Rule, gauss_hermite, lines, nets, sobol
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.copies import Copies
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sample_symmetries import symmetries_of_samples
+from attnphase.state_evolution.symmetries import loss_symmetries
+from attnphase.state_evolution.system import System
+from attnphase.theories.one_rsb.map import OneRsbMap
+from attnphase.theories.one_rsb.nodes import OneRsbNodes
+from attnphase.theories.one_rsb.solving import apart_by
+from tests.numeric.test_sample_law import evaluated
+
+SETTINGS = SolverSettings(threads=1)
+
+
+def one_token(loss: str, clusters: list[dict[str, object]], weights: list[float], rank: int = 1) -> Problem:
+    tokens = {"kind": "mixture", "length": 1, "clusters": clusters, "law": {"kind": "independent", "weights": weights}}
+    whole = {"tokens": tokens, "loss": {"kind": "expression", "expression": loss}, "regularizer": {"strength": 0.17}}
+    return Problem.from_dict(whole | {"student": {"rank": rank}})
+
+
+OPPOSITE = [{"sigma": 0.83, "mean": [-1.3]}, {"sigma": 0.83, "mean": [1.3]}]
+
+
+# --- closed forms -----------------------------------------------------------------------------------------------------
+
+
+def test_ridge_regression_on_the_number_of_a_cluster():
+    """Of two clusters of different variances and means, not opposite: equations of moments, iterated here."""
+    sigmas, places, weights, targets = (0.9, 0.6), (-0.7, 1.6), (0.35, 0.65), (-0.4, 1.1)
+    clusters = [{"sigma": s, "mean": [m]} for s, m in zip(sigmas, places, strict=True)]
+    problem = one_token("(h - 1.5*c + 0.4)**2/2", clusters, list(weights))
+    alpha, point = 2.3, solve_point(problem, 2.3, "uninformed", settings=SETTINGS)
+    gamma, mu, p, y = (np.array(x) for x in (np.square(sigmas), places, weights, targets))
+    q, V, m = gamma.copy(), gamma.copy(), np.zeros(2)
+    for _ in range(2000):
+        q_hat = alpha * p * ((y - m) ** 2 + q) / (1 + V) ** 2
+        V_hat, m_hat = alpha * p / (1 + V), alpha * p * (y - m) / (1 + V)
+        R, b = 1 / (0.17 + gamma @ V_hat), mu @ m_hat
+        images = gamma * R**2 * (gamma @ q_hat + b**2), gamma * R, mu * R * b
+        q, V, m = (0.9 * old + 0.1 * new for old, new in zip((q, V, m), images, strict=True))
+    square = (y - m) ** 2 + q
+    expected = {"q": q, "V": V, "m": m, "test_error": p @ square}
+    expected["training_loss"] = alpha / 2 * p @ (square / (1 + V) ** 2) + 0.17 * q[0] / gamma[0] / 2
+    for name, value in expected.items():
+        assert np.ravel(point.values[name]) == pytest.approx(np.ravel(value), rel=2e-6), name
+
+
+@pytest.mark.parametrize("loss", ["softplus({}*h)", "max(0, 1 + {}*h)"], ids=["logistic", "hinge"])
+def test_classes_are_one_cluster_turned_over(loss):
+    """Of tokens about +mu and -mu the margins have one law, so that a label of all tokens about mu is the same."""
+    two = one_token(loss.format("(1 - 2*c)"), OPPOSITE, [0.3, 0.7])
+    one = one_token(loss.format("(-1)"), OPPOSITE[1:], [1.0])
+    found, expected = (solve_point(x, 1.9, "uninformed", settings=SETTINGS).values for x in (two, one))
+    for name in ("q", "V", "m", "test_error", "training_loss", "replicon", "overlap_gap"):
+        ours, theirs = np.ravel(found[name]), np.ravel(expected[name])
+        signs = [-1, 1] if name == "m" else 1
+        assert ours == pytest.approx(signs * np.resize(theirs, ours.shape), rel=1e-5, abs=1e-7, nan_ok=True), name
+    assert float(np.ravel(found["m"])[1]) > 0.5
+
+
+# --- numbers that never change may as well be written -----------------------------------------------------------------
+
+BENT = "sqrt(1 + (h0_0 - (0.7*{0} - 0.4)*k0_0 + 0.3*noise0_1)**2)*(1 + {1}) + (h1_0 - k1_0*{1})**2*(0.3 + 0.1*{0})"
+FIXED = [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]  # the first token is in its second cluster, the other one in its third
+
+
+def two_tokens(loss: str, noise: float = 0.3) -> Problem:
+    pairs = [{"sigma": 0.9, "mean": [0.4]}, {"sigma": 0.7, "mean": [-0.5]}]
+    tokens = {"kind": "mixture", "clusters": [pairs, [*pairs, {"sigma": 0.8, "mean": [0.9]}]], "mean_teacher": [[0.6]]}
+    tokens["law"] = {"kind": "table", "table": FIXED}
+    whole = {"tokens": tokens, "loss": {"kind": "expression", "expression": loss}, "positions": {"kind": "none"}}
+    return Problem.from_dict(whole | {"teacher": {"noise": noise}})
+
+
+KNOWN, WRITTEN = two_tokens(BENT.format("c0", "c1")), two_tokens(BENT.format("1", "2"))
+
+
+def overlaps_for(sites: slice = slice(None)) -> Overlaps:
+    gamma = np.array([0.81, 0.49, 0.81, 0.49, 0.64])[sites, None, None]
+    means = np.array([0.4, -0.5, 0.4, -0.5, 0.9])[sites, None, None]
+    return Overlaps(0.8 * gamma, 1.3 * gamma, 0.7 * means, 0.55 * gamma)
+
+
+def rule_for(name: str, system: System, fine: int = 1) -> Rule:
+    kernels = system.kernels
+    student = 2 * kernels.columns
+    size = student + 2 * kernels.label_normals
+    if name == "lines":
+        noise = max(one.shape[1] for one in system.noise_directions)
+        return lines(size, student, LineOrders((6 * fine,) * 2 + (4,) * noise, (3 * fine,), defect=1e-7))
+    if name == "nets":
+        return nets(size, student, NetOrders((6 * fine, 6 * fine), 32 * fine**2, (5,)))
+    if name == "sobol":
+        return sobol(size, student, False, 64 * 4**fine, 4, 3)
+    return gauss_hermite(size, student, False, 3)
+
+
+@pytest.mark.parametrize("name", ["lines", "nets", "sobol", "gauss-hermite"])
+def test_a_map_with_known_numbers_is_that_with_written_ones(name: str):
+    systems = [System.of(problem) for problem in (KNOWN, WRITTEN)]
+    ours, theirs = (evaluated(one, rule_for(name, one), 1.7, overlaps_for()) for one in systems)
+    for key, values in theirs.items():
+        np.testing.assert_allclose(ours[key], values, rtol=1e-8, atol=1e-12, err_msg=key)
+    assert abs(theirs["theta_hat"][1]) > 0.02
+    assert systems[0].kernels.cluster_columns == 1 > systems[1].kernels.cluster_columns
+
+
+def test_theories_with_known_numbers_are_those_with_written_ones():
+    """Two copies, 1RSB and the dynamics draw the same points for both."""
+    found: list[dict[str, np.ndarray]] = []
+    for problem in (KNOWN, WRITTEN):
+        system, start = System.of(problem), overlaps_for()
+        map_ = StateEvolution(Channel(system, rule_for("sobol", system)), 1.7, system.sector_of(start))
+        assert map_(map_.pack(start)) is not None
+        assert map_.last is not None
+        copies = Copies.of(system, 1.7, start, map_.last.conjugates.mean(), 64)
+        split = OneRsbMap(OneRsbNodes(system, 32, 16, 4), 1.7, 2.0, system.sector_of(start))
+        image = split(split.pack(apart_by(start, system.spectrum.rho, 0.3)))
+        assert image is not None
+        flow = ap.flow(problem, learning_rate=0.4, until=0.6, records=3)
+        found.append({"gap": copies.images(0.3 * start.q), "1RSB": image, "flow": flow["test_error"].to_numpy()})
+    for key, values in found[1].items():
+        np.testing.assert_allclose(found[0][key], values, rtol=1e-7, atol=1e-12, err_msg=key)
+        assert np.ptp(values) > 1e-3, key
+
+
+# --- which samples are alike ------------------------------------------------------------------------------------------
+
+
+def exchanged(second: str) -> Problem:
+    """One of two tokens is in the second cluster, and its field is learned."""
+    tokens = {"kind": "mixture", "clusters": [{"sigma": 0.9, "mean": [0.4]}, {"sigma": 0.7, "mean": [-0.5]}]}
+    tokens["law"] = {"kind": "table", "table": [[0.0, 0.5], [0.5, 0.0]]}
+    loss = f"sqrt(1 + (c0*(h0_0 - k0_0) + {second}*c1*(h1_0 - k1_0) + 0.3*h0_0*h1_0)**2)"
+    whole = {"tokens": tokens, "positions": {"kind": "none"}, "loss": {"kind": "expression", "expression": loss}}
+    return Problem.from_dict(whole)
+
+
+@pytest.mark.parametrize(("second", "images"), [("1", 2), ("2.5", 1)])
+def test_samples_of_two_configurations_are_exchanged_only_if_their_losses_are(second: str, images: int):
+    """Lines turn the nodes of one configuration for the other; points do not."""
+    system, start = System.of(exchanged(second)), overlaps_for(slice(0, 4))
+    group = [(order, A, B) for order, A, B in system.symmetries if A.item() == B.item() == 1]
+    assert len(group) == 2
+    assert len(symmetries_of_samples(system, group)) == images
+    by_lines, points = (evaluated(system, rule_for(name, system, 3), 1.7, start) for name in ("lines", "sobol"))
+    for key in ("q_hat", "theta_hat", "m_hat", "envelope", "loss"):
+        np.testing.assert_allclose(by_lines[key], points[key], rtol=0.02, atol=2e-3, err_msg=key)
+
+
+def test_symmetries_hold_for_all_numbers():
+    """Of a loss that is even for one cluster and turns its columns for two, and does neither for the third."""
+    squares = "sqrt(1 + (h0_0**2 + h0_1**2 - k0_0**2)**2)"
+    loss = f"{squares}*(c - 1)**2 + c*(2 - c)*(h0_0 - k0_0 - 0.3)**2/2 + c*h0_1**2/9"
+    three = [{"sigma": 0.9}, {"sigma": 0.9}, {"sigma": 0.9}]
+    systems = [
+        System.of(one_token(loss, three[: len(weights)], list(weights), 2))
+        for weights in ((1.0,), (0.4, 0.6), (0.4, 0.0, 0.6))
+    ]
+    assert [one.sample_law.clusters for one in systems] == [((0.0,),), ((0.0,), (1.0,)), ((0.0,), (2.0,))]
+    assert [one.has_even_loss for one in systems] == [True, False, True]
+    assert [len(loss_symmetries(one.kernels, one.sample_law.clusters)) for one in systems] == [16, 2, 8]
+    assert [len(one.gauge.turns) for one in systems] == [1, 0, 0]
+
+
+# --- what a formula may say -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        ("(h0_0 - c2)**2", 'it uses the unknown name "c2": .* c0, c1'),
+        ("(h0_0 - c)**2", 'it uses the unknown name "c": .* c0, c1'),
+        ("(h0_0 - k0_0)**2/(2*c0 - c1)", "none at c0 = 1, c1 = 2, h0_0 = 0"),
+        ("(h0_0 - k0_0)**2*(c1 - 3*c0)", "falls without bound, .* at c0 = 1, c1 = 2, h0_0 ="),
+    ],
+)
+def test_formulas_that_cannot_be_used_are_refused(loss: str, says: str):
+    with pytest.raises(ProblemError, match=rf"^loss\.expression .*{says}"):
+        two_tokens(loss, noise=0.0)
+
+
+def test_numbers_that_do_not_occur_make_no_formula_useless():
+    assert two_tokens("(h0_0 - k0_0)**2*(4*c0 - c1)/c1", noise=0.0).loss.form.cluster_columns == 1
+
+
+def test_tokens_without_clusters_have_no_number():
+    loss = {"kind": "expression", "expression": "(h0_0 - c0)**2"}
+    with pytest.raises(ProblemError, match=r'^loss\.expression takes .* set tokens\.kind = "mixture" and give'):
+        Problem.from_dict({"loss": loss})
+
+
+# --- single-location regression, arXiv:2509.21936 ---------------------------------------------------------------------
+
+
+def test_the_location_of_a_spike_is_learned():
+    """Against state evolution by a program of its own, of which these are numbers with their errors."""
+    softmax = "sigmoid(h0_0 - h1_0)*h0_1 + sigmoid(h1_0 - h0_0)*h1_1"
+    fields = {
+        "tokens": {
+            "kind": "mixture",
+            "clusters": [{"sigma": 1.0, "mean": [0.0]}, {"sigma": 1.0, "mean": [2.0]}],
+            "law": {"kind": "table", "table": [[0.0, 0.5], [0.5, 0.0]]},
+            "mean_teacher": [[1.0], [0.0]],
+        },
+        "positions": {"kind": "none"},
+        "teacher": {"rank": 2, "noise": 0.1},
+        "student": {"rank": 2},
+        "regularizer": {"strength": 0.3},
+        "loss": {"kind": "expression", "expression": f"(c0*k0_1 + c1*k1_1 + noise0_0 - ({softmax}))**2/2"},
+        "integration": {"standard_error": 3e-3},
+    }
+    point = ap.solve(Problem.from_dict(fields), alpha=4.0, branch="semantic")
+    first = point.isel(token=0, cluster=0)
+    assert point.m[0, 1, 0].item() == pytest.approx(2 * first.theta[0, 0].item(), rel=1e-9)
+    found = [
+        (point.training_loss, point.training_loss_stderr),
+        (2 * point.test_error + 0.1, 2 * point.test_error_stderr),
+    ]
+    found += [(first[name][i, i], first[f"{name}_stderr"][i, i]) for name in ("theta", "q") for i in (0, 1)]
+    known = (0.5280, 1e-4), (0.3656, 1e-4), (0.6377, 3e-4), (0.9978, 1e-4), (0.6545, 4e-4), (1.0732, 1e-4)
+    for (value, error), (expected, own) in zip(found, known, strict=True):
+        assert abs(value - expected) < 3 * np.hypot(error, own)
+        assert error < 5e-3 * value
