@@ -39,7 +39,8 @@ class Loss:
         plain ``h`` and ``k`` if there is one of each. Finite for all fields, and falling more slowly
         than their square; ``sign`` takes no field of the student, since the loss would jump.
         ``noise0_1``, or ``noise`` for one token, is the labels' noise in entry (0, 1), of variance
-        ``teacher.noise``.
+        ``teacher.noise``. ``c0``, or ``c`` for one token, is the number of the cluster of token 0,
+        from 0.
 
     Raises
     ------

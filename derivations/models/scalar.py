@@ -214,7 +214,7 @@ def formula_label_planes(text: str) -> LabelPlanes | None:
         slopes = {places[x]: argument.diff(x) for x in argument.free_symbols}
         if not slopes or not all(slope.is_number for slope in slopes.values()):
             return None
-        own = {place: float(slope) for place, slope in slopes.items()}
+        own = {place: float(slope) for place, slope in sorted(slopes.items())}  # opposite arguments have one normal
         size, rest = max(own.values(), key=abs), float(argument.subs(dict.fromkeys(argument.free_symbols, 0)))
         own = {place: slope / size for place, slope in own.items()}
         if normal and (own.keys() != normal.keys() or any(abs(own[one] - normal[one]) > _PARALLEL for one in own)):

@@ -59,6 +59,9 @@ MODELS = {
     ),
     "noise": PAPER.with_fields({"teacher.noise": 0.3, "tokens.sigma": [0.5, 0.8]}),
     "mixture with noise": MIXTURE.with_fields({"teacher.noise": 0.07}),
+    "known clusters": MIXTURE.with_fields(
+        {"loss.kind": "expression", "loss.expression": "softplus((1 - 2*c0)*h0_0) + (h1_0 - (c1 - 0.3*c0)*k1_0)**2/2"}
+    ),
 }
 WITH_ATTENTION = [name for name, model in MODELS.items() if model.loss.kind == "attention"]
 
@@ -149,6 +152,17 @@ def test_values_and_logistic_losses_are_the_formulas():
     h, k = x @ weights[0] / math.sqrt(d), x @ torch.as_tensor(instance.geometries[0].teacher) / math.sqrt(d)
     direct = torch.nn.functional.softplus(-torch.sign(k) * h)[:, 0]
     torch.testing.assert_close(Risk.of(instance).sample_losses(weights)[0], direct, rtol=1e-12, atol=1e-14)
+
+    instance = instance_of(MODELS["known clusters"])
+    weights, samples, teacher = weights_for(instance), instance.samples, instance.geometries[1].teacher
+    x = samples.tokens[1].view(-1, 2, d)
+    pure = x - torch.as_tensor(instance.geometries[1].positions) / math.sqrt(d)
+    h, k = (x @ weights[1] / math.sqrt(d))[..., 0], (pure @ torch.as_tensor(teacher) / math.sqrt(d))[..., 0]
+    c = (samples.sites[1] - torch.tensor([0, 2])).double()  # of two clusters for each token
+    assert c.min() == 0 < c.max() == 1
+    direct = torch.nn.functional.softplus((1 - 2 * c[:, 0]) * h[:, 0])
+    direct = direct + (h[:, 1] - (c[:, 1] - 0.3 * c[:, 0]) * k[:, 1]).square() / 2
+    torch.testing.assert_close(Risk.of(instance).sample_losses(weights)[1], direct, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", list(MODELS))

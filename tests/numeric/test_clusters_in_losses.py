@@ -1,5 +1,8 @@
 """Losses that know the clusters of tokens: against closed forms, against losses that do not, and under every rule."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -204,35 +207,46 @@ def test_tokens_without_clusters_have_no_number():
         Problem.from_dict({"loss": loss})
 
 
+def test_labels_jump_in_fields_and_not_between_clusters():
+    labels = "sign(c0 - 0.5)", "sign(c1*k0_0)"
+    smooth, jumping = (two_tokens(f"(h0_0 - {label})**2", noise=0.0).loss.form for label in labels)
+    assert (smooth.label_jumps, smooth.is_rough, smooth.label_planes) == (False, False, ({}, ()))
+    assert (jumping.label_jumps, jumping.label_planes) == (True, None)
+
+
 # --- single-location regression, arXiv:2509.21936 ---------------------------------------------------------------------
 
+PAGE = (Path(__file__).parents[2] / "docs" / "single_location.md").read_text(encoding="utf-8")
 
-def test_the_location_of_a_spike_is_learned():
-    """Against state evolution by a program of its own, of which these are numbers with their errors."""
-    softmax = "sigmoid(h0_0 - h1_0)*h0_1 + sigmoid(h1_0 - h0_0)*h1_1"
-    fields = {
-        "tokens": {
-            "kind": "mixture",
-            "clusters": [{"sigma": 1.0, "mean": [0.0]}, {"sigma": 1.0, "mean": [2.0]}],
-            "law": {"kind": "table", "table": [[0.0, 0.5], [0.5, 0.0]]},
-            "mean_teacher": [[1.0], [0.0]],
-        },
-        "positions": {"kind": "none"},
-        "teacher": {"rank": 2, "noise": 0.1},
-        "student": {"rank": 2},
-        "regularizer": {"strength": 0.3},
-        "loss": {"kind": "expression", "expression": f"(c0*k0_1 + c1*k1_1 + noise0_0 - ({softmax}))**2/2"},
-        "integration": {"standard_error": 3e-3},
-    }
-    point = ap.solve(Problem.from_dict(fields), alpha=4.0, branch="semantic")
-    first = point.isel(token=0, cluster=0)
-    assert point.m[0, 1, 0].item() == pytest.approx(2 * first.theta[0, 0].item(), rel=1e-9)
+
+@pytest.mark.parametrize("variant", [0, 1], ids=["spiked", "max"])
+def test_the_location_of_a_token_is_learned(variant: int):
+    """The page's problems, its numbers, and those of a state evolution by a program of its own, with their errors."""
+    toml = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)[variant]
+    problem = Problem.from_toml(toml).with_fields({"integration.standard_error": 3e-3})
+    point = ap.solve(problem, alpha=4.0, branch="semantic").isel(token=0)
+    q, theta = (point[name] if variant else point[name][0] for name in ("q", "theta"))
+    of_q, of_theta = (point[f"{name}_stderr"] if variant else point[f"{name}_stderr"][0] for name in ("q", "theta"))
     found = [
         (point.training_loss, point.training_loss_stderr),
         (2 * point.test_error + 0.1, 2 * point.test_error_stderr),
     ]
-    found += [(first[name][i, i], first[f"{name}_stderr"][i, i]) for name in ("theta", "q") for i in (0, 1)]
-    known = (0.5280, 1e-4), (0.3656, 1e-4), (0.6377, 3e-4), (0.9978, 1e-4), (0.6545, 4e-4), (1.0732, 1e-4)
-    for (value, error), (expected, own) in zip(found, known, strict=True):
-        assert abs(value - expected) < 3 * np.hypot(error, own)
+    found += [(theta[i, i], of_theta[i, i]) for i in (0, 1)] + [(q[i, i], of_q[i, i]) for i in (0, 1)]
+    table = PAGE.split("| --- | --- | --- | --- |\n")[1 + variant].split("\n\n")[0].splitlines()
+    assert len(table) == len(found)
+    for row, (value, error) in zip(table, found, strict=True):
         assert error < 5e-3 * value
+        for column in (2, 3):
+            digits, last = re.findall(r"([\d.]+)\((\d+)\)", row.split("|")[column])[0]
+            own = int(last) * 10.0 ** -len(digits.partition(".")[2])
+            assert abs(value - float(digits)) < 3 * np.hypot(error, own), row
+
+
+def test_a_spike_anywhere_is_learned():
+    """The page's third problem: four configurations of three tokens."""
+    problem = Problem.from_toml(re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)[2])
+    point = ap.solve(problem.with_fields({"integration.standard_error": 4e-3}), alpha=3.0, branch="semantic")
+    theta, error = point.theta[0, 0, 0].to_numpy(), point.theta_stderr[0, 0, 0].to_numpy()
+    assert abs(point.training_loss.item() - 1.429) < 3 * np.hypot(1e-3, point.training_loss_stderr.item())
+    assert abs(theta @ [0.6, 0.8] + 0.423) < 3 * np.hypot(1e-3, error @ [0.6, 0.8])
+    assert len(System.of(problem).sample_law.probabilities) == 4

@@ -405,6 +405,8 @@ def test_labels_that_jump_elsewhere_are_refused(text):
         ("(h - abs(k + 0.4) - sign(0.5 - k))**2", {(0, 0): 1.0}, (-0.4, 0.5)),
         ("(h0_0 - relu(k1_0 - 3*k0_0))**2", {(0, 0): 1.0, (1, 0): -1 / 3}, (0.0,)),
         ("abs(h0_0 - k0_0)", {}, ()),
+        ("(h0_0 - sign(c0 - c1 + 0.5)*abs(k1_0 + 0.3) + sign(-k1_0))**2", {(1, 0): 1.0}, (-0.3, 0.0)),
+        ("(h0_0 - sign(k0_0 - k1_0) - relu(k1_0 - k0_0 + 0.2))**2", {(0, 0): 1.0, (1, 0): -1.0}, (0.0, 0.2)),
     ],
 )
 def test_planes_of_a_label(text, normal, offsets):

@@ -292,12 +292,19 @@ PRINTED: dict[str, dict[str, Any]] = {
     },
     "a loss of clusters": CLUSTERS
     | {"loss.kind": "expression", "loss.expression": "(h0_0 + 2*h1_0 - k0_0*k1_0)**2 + relu(h0_0 - k1_0)"},
+    "a loss that knows clusters": CLUSTERS
+    | {
+        "teacher.noise": 0.3,
+        "loss.kind": "expression",
+        "loss.expression": "(h0_0*h1_0 - c1*k0_0 - noise1_0)**2 + softplus((1 - 2*c0)*h0_0)/(1 + c1) + h1_0**2",
+    },
 }
 
 NAMES = (
     r"\mathsf{S}",
     r"\mathsf{T}",
     r"\mathsf{Y}",
+    r"\mathsf{c}",
     r"\mathsf{Z}",
     r"\rho^\Sigma",
     r"z^{\star}",
@@ -467,10 +474,11 @@ def formulas(page: Document) -> list[Formula]:
     return [block for block in page.blocks if isinstance(block, Formula)]
 
 
-def printed_loss(page: Document, h: Any, k: Any, noise: Any, sites: Any, length: int) -> complex:
+def printed_loss(page: Document, h: Any, k: Any, noise: Any, clusters: Any, sites: Any, length: int) -> complex:
     """The loss of one sample, computed from the page's LaTeX."""
     known = read_numbers(page)
     known |= {(r"\mathsf{Z}", (a + 1, b + 1)): complex(value) for (a, b), value in np.ndenumerate(noise)}
+    known |= {(r"\mathsf{c}", (a + 1,)): complex(value) for a, value in enumerate(clusters)}
     given = {name for name, _ in known}
     sizes = {"h": h.shape[1], "k": k.shape[1]}
     for name, fields in (("h", h), ("k", k)):
@@ -518,16 +526,18 @@ def test_printed_loss_is_the_generated_one(name):
         configurations, _ = problem.cluster_law
         sites = configurations[rng.integers(len(configurations))]
         noise = rng.normal(0.3, 0.7, (length, backend.module.NOISE))
-        fields = np.concatenate([k + spectrum.teacher_means[sites], noise], axis=1)
+        clusters = [problem.sites[site][1] for site in sites]
+        numbers = np.array(clusters)[:, None][:, : problem.loss.form.cluster_columns]
+        fields = np.concatenate([k + spectrum.teacher_means[sites], noise, numbers], axis=1)
         arguments = h[None], fields[None], problem.mixing_matrix, parameters
         variance = spectrum.site_variances[sites]
         (expected,), (slope,) = backend.losses(*arguments, variance), backend.gradients(*arguments, variance)
-        assert printed_loss(page, h, k, noise, sites, length).real == pytest.approx(expected, rel=1e-11)
+        assert printed_loss(page, h, k, noise, clusters, sites, length).real == pytest.approx(expected, rel=1e-11)
         entries = [*np.ndindex(h.shape)]
         for entry in entries[:: 1 + len(entries) // 4]:
             shifted = h.astype(complex)
             shifted[entry] += 1e-20j
-            printed = printed_loss(page, shifted, k, noise, sites, length).imag / 1e-20
+            printed = printed_loss(page, shifted, k, noise, clusters, sites, length).imag / 1e-20
             assert printed == pytest.approx(slope[entry], rel=1e-9, abs=1e-12)
 
 
