@@ -1,5 +1,7 @@
 """Shared subexpressions against the expressions they are taken out of."""
 
+from typing import Any
+
 from sympy import Mul, Rational, exp, symbols
 
 from derivations.algebra.common_parts import common_parts
@@ -12,7 +14,7 @@ def test_numbers_times_sums_stay_sums():
     part = Rational(2, 5)
     sums = a + b, a + b + c
     whole = [*(exp(Mul(part, x, evaluate=False)) for x in sums), *(exp(part * x) for x in sums)]
-    values = {a: 0.31, b: 0.72, c: -0.23}
+    values: dict[Any, Any] = {a: 0.31, b: 0.72, c: -0.23}
     known = dict(values)
     shared, left = common_parts(whole, "y")
     for name, value in shared:
@@ -21,7 +23,7 @@ def test_numbers_times_sums_stay_sums():
         assert abs(one.subs(known) - expected.subs(values)) < 1e-12
     known = dict(values)
     for one in straight_line({f"out{n}": value for n, value in enumerate(whole)}):
-        known[one.place] = one.value.subs(known)  # pyright: ignore[reportAttributeAccessIssue]
+        known[one.place] = one.value.subs(known)
     found = [known[place] for place in known if str(place).startswith("out")]
     assert max(abs(x - y.subs(values)) for x, y in zip(found, whole, strict=True)) < 1e-12
     assert shared
