@@ -1,6 +1,7 @@
 """Losses that know the clusters of tokens: against closed forms, against losses that do not, and under every rule."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from tests.numeric.test_sample_law import evaluated
 SETTINGS = SolverSettings(threads=1)
 
 
-def one_token(loss: str, clusters: list[dict[str, object]], weights: list[float], rank: int = 1) -> Problem:
+def one_token(loss: str, clusters: Sequence[Mapping[str, object]], weights: list[float], rank: int = 1) -> Problem:
     tokens = {"kind": "mixture", "length": 1, "clusters": clusters, "law": {"kind": "independent", "weights": weights}}
     whole = {"tokens": tokens, "loss": {"kind": "expression", "expression": loss}, "regularizer": {"strength": 0.17}}
     return Problem.from_dict(whole | {"student": {"rank": rank}})

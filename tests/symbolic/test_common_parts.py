@@ -23,7 +23,8 @@ def test_numbers_times_sums_stay_sums():
         assert abs(one.subs(known) - expected.subs(values)) < 1e-12
     known = dict(values)
     for one in straight_line({f"out{n}": value for n, value in enumerate(whole)}):
-        known[one.place] = one.value.subs(known)
+        value: Any = one.value
+        known[one.place] = value.subs(known)
     found = [known[place] for place in known if str(place).startswith("out")]
     assert max(abs(x - y.subs(values)) for x, y in zip(found, whole, strict=True)) < 1e-12
     assert shared
