@@ -13,7 +13,11 @@ from typing import Any, NoReturn
 import click
 
 from attnphase.errors import AttnphaseError
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
+
+with loaded_on_use(__name__):
+    from attnphase import version
 
 __all__ = ["main"]
 
@@ -75,9 +79,7 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
 
 def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        from attnphase.version import __version__
-
-        click.echo(f"attnphase {__version__}")
+        click.echo(f"attnphase {version.__version__}")
         ctx.exit()
 
 

@@ -29,7 +29,11 @@ import platformdirs
 
 from attnphase.errors import CacheError
 from attnphase.kernels.ownership import ours_alone, own_folder
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import interruptions_kept
+
+with loaded_on_use(__name__):
+    import numpy
 
 __all__ = ["cache_directory", "filled_aside", "fingerprint", "intact_folder", "is_intact", "is_kept"]
 
@@ -98,7 +102,6 @@ def _fingerprint_of_program() -> str:
     from importlib.metadata import version
 
     import llvmlite.binding
-    import numpy
 
     # of Numba the version alone: to import it takes longer than all else here, and a sweep needs it in its workers only
     parts = [sys.version, version("numba"), numpy.__version__]

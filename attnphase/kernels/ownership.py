@@ -9,6 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnphase.errors import CacheError
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    import grp
+    import pwd
 
 __all__ = ["ours_alone", "own_folder"]
 
@@ -106,9 +111,6 @@ def _others_may_write(info: os.stat_result) -> bool:
 
 def _private_group(group: int) -> bool:
     """Whether a group is the user's own, as where new files are group-writable by default: named like him, only him."""
-    import grp
-    import pwd
-
     try:
         user, entry = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
     except KeyError:
