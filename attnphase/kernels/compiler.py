@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ _MAPS = ("ridge", "separable")
 # Fields of a sample up to which samples are done side by side: above, compiling the step alone takes longer than all
 # else.
 _SIDE_BY_SIDE = 16
-_RARER = 10  # new objects between two collections, in units of what they are elsewhere
+_RARE = 7000  # new objects between two collections
 
 
 @dataclass(frozen=True)
@@ -309,13 +309,7 @@ def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution
 
 
 def _maps_of(module: Any) -> Maps:
-    return Maps(
-        overlaps_from_conjugates=module.overlaps_from_conjugates,
-        conjugates_from_moments=module.conjugates_from_moments,
-        free_entropy_terms=module.free_entropy_terms,
-        observables=module.observables,
-        linear_test_error=module.linear_test_error,
-    )
+    return Maps(**{one.name: getattr(module, one.name) for one in fields(Maps)})
 
 
 def _built(key: Any) -> AbstractContextManager[Path]:
@@ -331,9 +325,8 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 @contextmanager
 def _few_collections() -> Iterator[None]:
     """Collect garbage less often, which takes an eighth of the time of a build: Numba makes many objects that stay."""
-    gc.collect()  # the first collection of the command line ends its own thresholds
     often = gc.get_threshold()
-    gc.set_threshold(_RARER * often[0], *often[1:])
+    gc.set_threshold(max(often[0], _RARE), *often[1:])
     try:
         yield
     finally:
