@@ -17,8 +17,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line with the arguments of the process, and end the process."""
     gc.set_threshold(50_000)  # modules make so many objects: looking through them takes a tenth of a short command
+    output = streams.opened()
     try:
-        output = streams.opened()
         commands.main(sys.argv[1:], prog_name="attnphase")
     except KeyboardInterrupt:  # while modules are loaded
         sys.stderr.write("attnphase: interrupted.\n")
