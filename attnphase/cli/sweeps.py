@@ -41,6 +41,7 @@ def distribution_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of a sweep that is done elsewhere, or in parts."""
     options = (
         click.option("--scheduler", metavar="ADDRESS", help="Solve on a live Dask cluster, as tcp://10.0.0.1:8786."),
+        click.option("--shard", metavar="K/N", help="Solve share K of N; then, without it, --resume writes OUTPUT."),
         click.option("--plan", type=int, metavar="N", help="Write a plan of N blocks into the folder OUTPUT."),
         click.option("--block", type=int, metavar="K", help="Solve block K, from 1 on, of the plan in FOLDER."),
         click.option("--merge", is_flag=True, help="Write the result of all blocks of the plan in FOLDER."),

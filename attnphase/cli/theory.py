@@ -28,7 +28,7 @@ from attnphase.files.writing import check_dataset, check_folder
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
-from attnphase.sweeps.places import check_scheduler
+from attnphase.sweeps.places import check_scheduler, check_shard
 
 with loaded_on_use(__name__):
     from attnphase.data import absence, counts, derivatives, trust
@@ -159,6 +159,7 @@ def sweep(
     force: bool,
     workers: int | None,
     scheduler: str | None,
+    shard: str | None,
     plan: int | None,
     block: int | None,
     merge: bool,
@@ -174,8 +175,9 @@ def sweep(
     Finished lines are kept in a folder next to the output until it is written: after Ctrl-C or a crash, --resume uses
     them. --force without --resume discards them.
 
-    On a cluster with a batch system: "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block, as
-    a job array, then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
+    On a cluster with a batch system: "sweep ... -o OUTPUT --shard K/N" for every K, as a job array, then
+    "sweep ... -o OUTPUT --resume". Or "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block,
+    then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
     """
     part = in_blocks(context)
     if part == "block":
@@ -188,6 +190,7 @@ def sweep(
     if workers is not None:
         arguments.whole("workers", workers, 1)
     check_scheduler(scheduler, workers)
+    check_shard(shard)
     if plan is not None:
         arguments.whole("plan", plan, 1)
         check_folder(output)
@@ -201,19 +204,22 @@ def sweep(
     grid |= {"fields": fields, "settings": settings}
     if plan is not None:
         return make_plan(grid, plan, output, force, quiet)
-    with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):
+    again = "run the same command again" + (" with --resume" if shard is None else "")
+    with interruption_told(lambda: kept_lines(output, again)):
         ds = grids.sweep(
             **grid,
             refine=refine,
             workers=workers,
             scheduler=scheduler,
+            shard=shard,
             output=output,
             resume="fitting" if resume_fitting else resume,
             force=force,
             progress=not quiet,
         )
     if not quiet:
-        click.echo(f"{output}: {counts.status_counts(ds, problem)}")
+        share = "" if shard is None else f"share {shard}: "
+        click.echo(f"{output}: {share}{counts.status_counts(ds, problem)}")
     return convergence(ds, allow_unconverged)
 
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -395,7 +395,7 @@ def curve_table(ds: xr.Dataset) -> Table:
         rows.append(
             (
                 format_value(float(here["field_value"]), float(here["field_value_stderr"])),
-                *_sizes(here, reading.overlap_size),
+                *_sizes(here),
                 format_value(float(here["training_loss"]), float(here["training_loss_stderr"])),
                 f"{float(here['leading_eigenvalue']):.3f}",
                 "unstable" if int(here["unstable_directions"]) else "stable",
@@ -418,7 +418,7 @@ def solutions_table(ds: xr.Dataset) -> Table:
                 str(int(here["solution"])),
                 str(here["branch"].item()),
                 *errors,
-                *_sizes(here, reading.overlap_size),
+                *_sizes(here),
                 f"{float(here['leading_eigenvalue']):.3f}",
                 str(int(here["unstable_directions"])),
                 str(int(here["found"])),
@@ -429,11 +429,11 @@ def solutions_table(ds: xr.Dataset) -> Table:
     return Table((*heads, "status"), tuple(rows), labels=2, left=(1, 9))
 
 
-def _sizes(here: xr.Dataset, size_of: Callable[[xr.Dataset, str], xr.DataArray]) -> list[str]:
+def _sizes(here: xr.Dataset) -> list[str]:
     """Sizes of m and theta of the first token, with errors."""
     cells = []
     for name in ("m", "theta"):
-        size = size_of(here, name)
+        size = reading.overlap_size(here, name)
         error = here[f"{name}_stderr"].isel(token=0)
         if "cluster" in size.dims:
             size = (size**2).sum("cluster") ** 0.5

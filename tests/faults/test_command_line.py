@@ -63,6 +63,7 @@ REFUSED = {
         (["-o", "{none}"], "Missing option '--alpha'"),
         (["--alpha", "1,2"], "Missing option '-o'"),
         (["--alpha", "1,2", "-o", "{none}", "--scheduler", "here"], "scheduler must be the address"),
+        (["--alpha", "1,2", "-o", "{none}", "--shard", "3/2"], "shard must be the number of a share"),
         (["--alpha", "1,2", "-o", "{none}", "--scheduler", "tcp://a:1", "--workers", "2"], "workers or scheduler"),
         (["--alpha", "1,2", "-o", "{none}", "--plan", "0"], "plan must be a whole number of at least 1"),
         (["--alpha", "1,2", "-o", "{file}", "--plan", "2"], "this is not a folder"),
