@@ -48,7 +48,7 @@ from attnphase.sweeps.store import BLOCKS, Store
 
 __all__ = ["Plan", "merge_blocks", "plan_sweep", "run_block"]
 
-_NAMED = 3  # blocks that a refusal describes
+_NAMED = 8  # blocks in a refusal
 _ANEW = f"{PLANNING} --force"
 
 
@@ -289,32 +289,17 @@ def merge_blocks(
     plan = Plan.read(path)
     store = Store(path, BLOCKS)
     found: dict[int, xr.Dataset] = {}
-    faults = []
-    for number, numbers in enumerate(plan.blocks, 1):
-        fault = _taken(store, plan, numbers, found)
-        if fault:
-            faults.append(f"block {number} {fault}")
+    faults: dict[int, str] = {}  # the first of each block
+    for number, i in ((number, i) for number, numbers in enumerate(plan.blocks, 1) for i in numbers):
+        try:
+            found[i] = store.read(plan.lines[i])
+        except DatasetError as error:
+            faults.setdefault(number, str(error).rstrip("."))
     if faults:
-        more = f"; and {len(faults) - _NAMED} more blocks" if len(faults) > _NAMED else ""
-        again = f"attnphase sweep --block K {path} (run_block) for each"
-        raise DatasetError(f"{path}: of {len(plan.blocks)} blocks, {'; '.join(faults[:_NAMED])}{more}: run {again}.")
+        which = ", ".join(map(str, [*faults][:_NAMED])) + (" and more" if len(faults) > _NAMED else "")
+        what = f"of {len(plan.blocks)} blocks, {which} cannot be used, the first since {next(iter(faults.values()))}"
+        raise DatasetError(f"{path}: {what}: run attnphase sweep --block K {path} (run_block) for each.")
     ds = joined(plan.problem, plan.swept, plan.description, [found[i] for i in range(len(plan.lines))])
     if target is not None:
         save_dataset(ds, target, force)
     return ds
-
-
-def _taken(store: Store, plan: Plan, numbers: Sequence[int], found: dict[int, xr.Dataset]) -> str:
-    """Take the lines of a block; what is wrong with it, if anything."""
-    lines = {i: plan.lines[i] for i in numbers}
-    missing = [line for line in lines.values() if not store.path(line).is_file()]
-    if len(missing) == len(lines):
-        return "is missing"
-    if missing:
-        return f"is unfinished ({len(missing)} of {len(lines)} lines are missing, the first {missing[0].label})"
-    for i, line in lines.items():
-        try:
-            found[i] = store.read(line)
-        except DatasetError as error:
-            return f"cannot be used ({str(error).rstrip('.')})"
-    return ""
