@@ -27,6 +27,8 @@ class _Later(ModuleType):
     """In place of a module: each of its names is that of the module, which is imported if it is not there yet."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__version__":  # asked by whoever looks through a module, as doctest does
+            raise AttributeError(name)
         return getattr(import_module(self.__name__), name)
 
 

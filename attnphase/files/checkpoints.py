@@ -5,8 +5,6 @@ A file holds a line that says what it keeps, the SHA-256 of the rest, and the re
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +15,11 @@ from attnphase import arguments
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError
 from attnphase.files.reading import LARGEST_BINARY, open_input, read_input
 from attnphase.files.writing import check_output, write_file
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):  # which --help does not wait for
+    import hashlib
+    import json
 
 __all__ = ["BASINS", "LIMITS", "RUNS", "CheckpointKind"]
 

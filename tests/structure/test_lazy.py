@@ -32,6 +32,8 @@ def first(tmp_path, monkeypatch):
 def test_a_module_is_loaded_when_a_name_of_it_is_used(first):
     assert not first.BEFORE
     assert "second_of_two" not in sys.modules  # not even as one that is not loaded yet
+    assert not hasattr(first.second_of_two, "__wrapped__")
+    assert "second_of_two" not in sys.modules
     assert first.second_of_two.NUMBER == 7
     assert first.kinds.Mapping is sys.modules["collections.abc"].Mapping
     vars(sys.modules["second_of_two"])["NUMBER"] = 8
