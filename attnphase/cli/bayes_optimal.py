@@ -21,7 +21,11 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_file
 from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.settings import sample_complexities
+from attnphase.lazy import loaded_on_use
 from attnphase.theories.bayes_optimal.request import channel_of, check_varied
+
+with loaded_on_use(__name__):
+    from attnphase.theories.bayes_optimal import run, text
 
 __all__ = ["optimal"]
 
@@ -88,16 +92,13 @@ def optimal(
     fields = varied(vary, changes, None)
     channel_of(problem, channel)
     check_varied(fields)
-    from attnphase.theories.bayes_optimal.run import optimal as find_bounds
-    from attnphase.theories.bayes_optimal.text import optimal_table, thresholds_lines
-
     asked: dict[str, Any] = {"fields": fields, "channel": channel, "start": starts, "thresholds": thresholds}
     with interruption_told(lambda: kept_file(checkpoint)):
-        ds = find_bounds(problem, alpha, max_nodes=max_nodes, checkpoint=checkpoint, progress=not quiet, **asked)
-    deliver(ds, optimal_table, output, force, as_json, quiet)
+        ds = run.optimal(problem, alpha, max_nodes=max_nodes, checkpoint=checkpoint, progress=not quiet, **asked)
+    deliver(ds, text.optimal_table, output, force, as_json, quiet)
     if checkpoint is not None and output is not None:
         checkpoint.unlink(missing_ok=True)
     if not (as_json or quiet):
-        for line in thresholds_lines(ds):
+        for line in text.thresholds_lines(ds):
             click.echo(line)
     return convergence(ds, allow_unconverged)

@@ -22,7 +22,12 @@ from attnphase.cli.outcomes import convergence, deliver
 from attnphase.data.text import curve_table, solutions_table
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import sample_complexity
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
+
+with loaded_on_use(__name__):
+    from attnphase.fixed_points import setting
+    from attnphase.sweeps import curves
 
 __all__ = ["follow", "solutions"]
 
@@ -59,17 +64,13 @@ def follow(
 
     The curve starts at the upper end of alpha's range, or at the field's own value, or where --start says.
     """
-    from attnphase.fixed_points.setting import increasing, start_of, start_value
-
-    settings, between = solver_settings(**solver), increasing(between)
-    start = None if start is None else start_value(start, field, between)
+    settings, between = solver_settings(**solver), setting.increasing(between)
+    start = None if start is None else setting.start_value(start, field, between)
     if output is not None:
         check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), (branch,))
-    start_of(problem, field, alpha, between, start)
-    from attnphase.sweeps.curves import follow as follow_branch
-
-    ds = follow_branch(
+    setting.start_of(problem, field, alpha, between, start)
+    ds = curves.follow(
         problem, field, between, alpha=alpha, branch=branch, start=start, settings=settings, progress=not quiet
     )
     if not quiet:
@@ -110,8 +111,6 @@ def solutions(
     if output is not None:
         check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), ())
-    from attnphase.sweeps.curves import solutions as find_solutions
-
-    ds = find_solutions(problem, alpha, starts=starts, seed=seed, settings=settings, progress=not quiet)
+    ds = curves.solutions(problem, alpha, starts=starts, seed=seed, settings=settings, progress=not quiet)
     deliver(ds, solutions_table, output, force, as_json, quiet)
     return convergence(ds, allow_unconverged)

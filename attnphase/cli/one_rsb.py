@@ -19,8 +19,12 @@ from attnphase.cli.outcomes import convergence, deliver
 from attnphase.cli.values import NUMBERS
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.theories.one_rsb.settings import STARTS, check_covered, one_rsb_sizes, parisi_parameters
+
+with loaded_on_use(__name__):
+    from attnphase.theories.one_rsb import run, text
 
 __all__ = ["one_rsb"]
 
@@ -74,10 +78,7 @@ def one_rsb(
     problem = solvable(problem_of(problem_file, changes), (branch,))
     outer, inner = one_rsb_sizes(problem, outer, inner)
     check_covered(problem)
-    from attnphase.theories.one_rsb.run import one_rsb as solve_one_rsb
-    from attnphase.theories.one_rsb.text import one_rsb_table
-
-    ds = solve_one_rsb(
+    ds = run.one_rsb(
         problem,
         alpha,
         y=tilts or None,
@@ -88,5 +89,5 @@ def one_rsb(
         settings=settings,
         progress=not quiet,
     )
-    deliver(ds, one_rsb_table, output, force, as_json, quiet)
+    deliver(ds, text.one_rsb_table, output, force, as_json, quiet)
     return convergence(ds, allow_unconverged)

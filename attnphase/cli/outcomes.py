@@ -14,7 +14,15 @@ import click
 
 from attnphase.data.text import Table, terminal_width
 from attnphase.errors import CompareError, DatasetError
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
+
+with loaded_on_use(__name__):
+    import numpy as np
+
+    from attnphase.data import absence, schemas, variables
+    from attnphase.data import files as netcdf
+    from attnphase.sweeps import store
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,12 +44,10 @@ def deliver(
     ds: xr.Dataset, table: Callable[[xr.Dataset], Table], output: Path | None, force: bool, as_json: bool, quiet: bool
 ) -> None:
     """Write the result if it has a file, and print it: as one JSON object, or as a table unless all is to be quiet."""
-    from attnphase.data.files import save_dataset, to_json
-
     if output is not None:
-        save_dataset(with_command(ds), output, force)
+        netcdf.save_dataset(with_command(ds), output, force)
     if as_json:
-        click.echo(to_json(ds))
+        click.echo(netcdf.to_json(ds))
     elif not quiet:
         print_table(table(ds))
 
@@ -99,26 +105,22 @@ def kept_file(checkpoint: Path | None) -> str:
 
 def kept_lines(output: Path | None, how_to_go_on: str) -> str:
     """What is kept of an interrupted sweep."""
-    from attnphase.sweeps.store import parts_folder
-
     if output is None:
         return f"nothing is kept; {how_to_go_on}"
-    some = any(parts_folder(output).glob("line-*.nc"))
+    some = any(store.parts_folder(output).glob("line-*.nc"))
     return f"finished lines are kept; {how_to_go_on}" if some else "no line was finished yet"
 
 
 def ended(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the runs that did not end well."""
-    from attnphase.data.variables import RunStatus
-
     status = ds["status"]
-    fine = status.isin([RunStatus.converged, RunStatus.completed])
+    fine = status.isin([variables.RunStatus.converged, variables.RunStatus.completed])
     failed = int((~fine).sum())
     if not failed:
         return 0
     first = status.where(~fine).stack(run=status.dims).dropna("run")[0]
     place = ", ".join(f"{name} = {_plain(first[name].item())}" for name in map(str, status.dims))
-    name = RunStatus(int(first)).name
+    name = variables.RunStatus(int(first)).name
     hint = "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: {failed} of {status.size} runs not converged, the first {place} ({name}){hint}.", err=True)
     return 0 if allowed else 1
@@ -132,13 +134,8 @@ _REMEDY = (
 
 def convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge, and what helps those that cannot be evaluated."""
-    import numpy as np
-
-    from attnphase.data.absence import unevaluated
-    from attnphase.data.variables import NOT_COMPUTED, STATUS_MEANINGS
-
     status = ds["status"]
-    failed = np.argwhere(~np.isin(status.to_numpy(), (0, NOT_COMPUTED)))
+    failed = np.argwhere(~np.isin(status.to_numpy(), (0, variables.NOT_COMPUTED)))
     if not len(failed):
         return 0
     names = []
@@ -147,9 +144,9 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
         place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in _places(ds, point))
         residual = float(ds["residual"][tuple(index)])
         known = "no numbers" if np.isnan(residual) else f"residual {residual:.1e}"
-        names.append(f"{place} ({STATUS_MEANINGS[int(point)]}, {known})")
+        names.append(f"{place} ({variables.STATUS_MEANINGS[int(point)]}, {known})")
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    hint = f"; {_REMEDY}" if ds.attrs["schema"] == "points" and bool(unevaluated(ds).any()) else ""
+    hint = f"; {_REMEDY}" if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else ""
     hint += "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
     return 0 if allowed else 1
@@ -157,9 +154,7 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
 
 def _places(ds: xr.Dataset, point: xr.DataArray) -> list[str]:
     """Coordinates that say where a point is, as the schema has them: not thresholds, which are no place."""
-    from attnphase.data.schemas import COORDINATES_OF
-
-    known = COORDINATES_OF[ds.attrs["schema"]]
+    known = schemas.COORDINATES_OF[ds.attrs["schema"]]
     return [name for name in map(str, point.coords) if name in ds["status"].dims or name in known]
 
 

@@ -23,8 +23,15 @@ from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import BASINS
 from attnphase.files.writing import check_data, check_dataset, check_figure
 from attnphase.fixed_points.settings import check_affordable, omegas
+from attnphase.lazy import loaded_on_use
 from attnphase.theories.sgd_flow.noise import of_fields
 from attnphase.theories.sgd_flow.settings import FlowSettings, FlowStatus
+
+with loaded_on_use(__name__):
+    from attnphase import figures
+    from attnphase.data import files as netcdf
+    from attnphase.figures import sgd_flow
+    from attnphase.theories.sgd_flow import run, text
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -76,12 +83,9 @@ def flow(
     Exit code 1 if the weights run away. A start that ends at a saddle has the status at_saddle, and is named.
     """
     settings = FlowSettings(learning_rate, batch, until, records, tolerance)
-    from attnphase.theories.sgd_flow.run import flow as follow_flow
-    from attnphase.theories.sgd_flow.run import starts_of
-
-    starts = starts_of(start)
+    starts = run.starts_of(start)
     problem = _moving(settings, output, force, problem_file, changes)
-    ds = follow_flow(
+    ds = run.flow(
         problem,
         starts[0] if len(starts) == 1 else starts,
         learning_rate,
@@ -91,9 +95,7 @@ def flow(
         tolerance=tolerance,
         progress=not quiet,
     )
-    from attnphase.theories.sgd_flow.text import flow_table
-
-    deliver(ds, flow_table, output, force, as_json, quiet)
+    deliver(ds, text.flow_table, output, force, as_json, quiet)
     away = int((ds["status"] == FlowStatus.diverged).sum())
     if away:
         click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
@@ -134,16 +136,11 @@ def stationary(
     Exit code 1 if none is found.
     """
     settings = FlowSettings(learning_rate, batch)
-    from attnphase.theories.sgd_flow.run import starts_count
-    from attnphase.theories.sgd_flow.run import stationary as find
-
-    starts_count(starts)
+    run.starts_count(starts)
     arguments.whole("seed", seed, 0)
     problem = _moving(settings, output, force, problem_file, changes)
-    from attnphase.theories.sgd_flow.text import stationary_table
-
-    ds = find(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
-    deliver(ds, stationary_table, output, force, as_json, quiet)
+    ds = run.stationary(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
+    deliver(ds, text.stationary_table, output, force, as_json, quiet)
     return 0
 
 
@@ -198,10 +195,7 @@ def basins(
     start is not at rest when the time is over, or runs away.
     """
     settings = FlowSettings(learning_rate, batch, until)
-    from attnphase.theories.sgd_flow.run import angles_of, noise_of, scales_of
-    from attnphase.theories.sgd_flow.run import basins as follow_basins
-
-    omega, scale, angle, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
+    omega, scale, angle, noise = omegas("omega", omega), run.scales_of(scale), run.angles_of(angle), run.noise_of(noise)
     if runs is not None and figure_file is None:
         raise ProblemError("runs", "--runs are drawn in the figure of the boundaries: name a --figure.")
     if any(change.partition("=")[0].strip() == "teacher.omega" for change in changes):
@@ -216,23 +210,16 @@ def basins(
     problem = _moving(settings, None, force, problem_file, changes)
     beside = None
     if runs is not None:
-        from attnphase.data.files import load_dataset
-        from attnphase.figures.sgd_flow import starts_of
-
-        beside = load_dataset(runs)
-        starts_of(beside)  # refused before anything is followed
+        beside = netcdf.load_dataset(runs)
+        sgd_flow.starts_of(beside)  # refused before anything is followed
     asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
     with interruption_told(lambda: kept_file(checkpoint)):
-        ds = follow_basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)
-    from attnphase.theories.sgd_flow.text import basins_table
-
-    deliver(ds, basins_table, output, force, as_json, quiet)  # first: nothing that drawing meets loses the data
+        ds = run.basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)
+    deliver(ds, text.basins_table, output, force, as_json, quiet)  # first: nothing that drawing meets loses the data
     if checkpoint is not None and output is not None:
         checkpoint.unlink(missing_ok=True)
     if figure_file is not None:
-        from attnphase.figures import basins_figure, save_figure
-
-        save_figure(basins_figure(ds, beside), figure_file)
+        figures.save_figure(figures.basins_figure(ds, beside), figure_file)
     return _all_ended(ds, allow_unconverged)
 
 

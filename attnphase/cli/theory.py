@@ -26,8 +26,17 @@ from attnphase.data.text import points_json, points_table, thresholds_absences, 
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
-from attnphase.sweeps.places import check_scheduler
+from attnphase.sweeps.places import check_scheduler, check_shard
+
+with loaded_on_use(__name__):
+    from attnphase.data import absence, counts, derivatives, trust
+    from attnphase.data import files as netcdf
+    from attnphase.fixed_points import sensitivity, setting
+    from attnphase.sweeps import critical
+    from attnphase.sweeps import grid as grids
+    from attnphase.sweeps import points as single
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,55 +81,40 @@ def solve(
         check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     if of is not None:
-        from attnphase.fixed_points.setting import setting_of
-
-        setting_of("--sensitivity", problem, of, alpha)
-    from attnphase.data.absence import absences, doubts
-    from attnphase.data.trust import distrusts
-    from attnphase.sweeps.points import labelled, solved
-
+        setting.setting_of("--sensitivity", problem, of, alpha)
     begun = None
     if start is not None:
-        from attnphase.data.files import load_dataset
-
-        begun = load_dataset(start)
-    points = solved(problem, alpha, branch, settings, start=begun, progress=not quiet)
+        begun = netcdf.load_dataset(start)
+    points = single.solved(problem, alpha, branch, settings, start=begun, progress=not quiet)
     slopes = None if of is None else _differentiated(points, of, settings, branch)
     if output is not None:
-        from attnphase.data.files import save_dataset
-
-        save_dataset(with_command(labelled(points, branch) if slopes is None else slopes), output, force)
+        netcdf.save_dataset(with_command(single.labelled(points, branch) if slopes is None else slopes), output, force)
     if as_json and slopes is None:
         click.echo(points_json(points, branch))
-    missing, doubtful = ({}, {}) if quiet else (absences(points), doubts(points))
+    missing, doubtful = ({}, {}) if quiet else (absence.absences(points), absence.doubts(points))
     if not (as_json or quiet):
         print_table(points_table(points, missing, doubtful))
     if slopes is not None:
         _print_slopes(slopes, as_json, quiet)
     # of a branch that does not exist enough is said
-    distrusted = {} if quiet else {name: text for name, text in distrusts(points).items() if name not in missing}
+    distrusted = {} if quiet else {name: text for name, text in trust.distrusts(points).items() if name not in missing}
     for sentence in (*missing.values(), *doubtful.values(), *distrusted.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     if all(point.status == 0 for point in points):
         return 0
-    return convergence(labelled(points, branch), allow_unconverged)
+    return convergence(single.labelled(points, branch), allow_unconverged)
 
 
 def _differentiated(points: list[BranchPoint], of: str, settings: SolverSettings, branch: str) -> xr.Dataset:
     """The dataset of points with their derivatives, for which more must be imported than for the points."""
-    from attnphase.data.derivatives import from_sensitivities
-    from attnphase.fixed_points.sensitivity import sensitivity_at
-
-    return from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+    return derivatives.from_sensitivities([sensitivity.sensitivity_at(point, of, settings) for point in points], branch)
 
 
 def _print_slopes(slopes: xr.Dataset, as_json: bool, quiet: bool) -> None:
     """The derivatives as a table below that of the points, or all as one JSON object."""
-    from attnphase.data.derivatives import sensitivity_table
-
     if not (as_json or quiet):
         click.echo()
-    deliver(slopes, sensitivity_table, None, False, as_json, quiet)
+    deliver(slopes, derivatives.sensitivity_table, None, False, as_json, quiet)
 
 
 @click.command()
@@ -165,6 +159,7 @@ def sweep(
     force: bool,
     workers: int | None,
     scheduler: str | None,
+    shard: str | None,
     plan: int | None,
     block: int | None,
     merge: bool,
@@ -180,8 +175,9 @@ def sweep(
     Finished lines are kept in a folder next to the output until it is written: after Ctrl-C or a crash, --resume uses
     them. --force without --resume discards them.
 
-    On a cluster with a batch system: "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block, as
-    a job array, then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
+    On a cluster with a batch system: "sweep ... -o OUTPUT --shard K/N" for every K, as a job array, then
+    "sweep ... -o OUTPUT --resume". Or "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block,
+    then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
     """
     part = in_blocks(context)
     if part == "block":
@@ -194,6 +190,7 @@ def sweep(
     if workers is not None:
         arguments.whole("workers", workers, 1)
     check_scheduler(scheduler, workers)
+    check_shard(shard)
     if plan is not None:
         arguments.whole("plan", plan, 1)
         check_folder(output)
@@ -207,22 +204,22 @@ def sweep(
     grid |= {"fields": fields, "settings": settings}
     if plan is not None:
         return make_plan(grid, plan, output, force, quiet)
-    from attnphase.data.counts import status_counts
-    from attnphase.sweeps.grid import sweep as sweep_problem
-
-    with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):
-        ds = sweep_problem(
+    again = "run the same command again" + (" with --resume" if shard is None else "")
+    with interruption_told(lambda: kept_lines(output, again)):
+        ds = grids.sweep(
             **grid,
             refine=refine,
             workers=workers,
             scheduler=scheduler,
+            shard=shard,
             output=output,
             resume="fitting" if resume_fitting else resume,
             force=force,
             progress=not quiet,
         )
     if not quiet:
-        click.echo(f"{output}: {status_counts(ds, problem)}")
+        share = "" if shard is None else f"share {shard}: "
+        click.echo(f"{output}: {share}{counts.status_counts(ds, problem)}")
     return convergence(ds, allow_unconverged)
 
 
@@ -272,9 +269,7 @@ def thresholds(
     if output is not None:
         check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
-    from attnphase.sweeps.critical import thresholds as find_thresholds
-
-    ds = find_thresholds(
+    ds = critical.thresholds(
         problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not quiet
     )
     deliver(ds, thresholds_table, output, force, as_json, quiet)

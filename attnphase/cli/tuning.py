@@ -23,7 +23,13 @@ from attnphase.cli.outcomes import deliver
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.optimum import LOWEST, METRICS, OptimumStatus
 from attnphase.fixed_points.settings import sample_complexities
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
+
+with loaded_on_use(__name__):
+    from attnphase.data import derivatives
+    from attnphase.fixed_points import setting
+    from attnphase.sweeps import tuning
 
 __all__ = ["tune"]
 
@@ -66,17 +72,12 @@ def tune(
     arguments.word("metric", metric, METRICS)
     if output is not None:
         check_dataset(output, force)
-    from attnphase.fixed_points.setting import tuned_range
-
     problem = solvable(problem_of(problem_file, changes), () if branch == LOWEST else (branch,))
-    tuned_range(problem, over, between, alpha[0])
-    from attnphase.data.derivatives import tuned_table
-    from attnphase.sweeps.tuning import tune as tune_problem
-
-    ds = tune_problem(
+    setting.tuned_range(problem, over, between, alpha[0])
+    ds = tuning.tune(
         problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not quiet
     )
-    deliver(ds, tuned_table, output, force, as_json, quiet)
+    deliver(ds, derivatives.tuned_table, output, force, as_json, quiet)
     lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == OptimumStatus.not_converged].tolist()
     if not lost:
         return 0
