@@ -27,7 +27,7 @@ from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder, is
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
-from attnphase.kernels.package import import_package, write_package
+from attnphase.kernels.package import compile_package, import_package, write_package
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import COMPILING, Callback, silent
@@ -339,7 +339,7 @@ def _build(key: Any, folder: Path) -> None:
     if isinstance(key, _SlopeKey):
         with filled_aside(folder) as aside:
             write_package(aside, {"local_problem": local_problem.kernel_source(model), "rows": sgd_flow.flow_source()})
-            import_package(aside, folder.name, (key.way_in,))
+            compile_package(aside, folder.name, (key.way_in,))
         return
     finite = getattr(key, "finite", False)
     sources = {"local_problem": local_problem.kernel_source(model)} | ({} if finite else _map_sources())
@@ -352,7 +352,7 @@ def _build(key: Any, folder: Path) -> None:
     with filled_aside(folder) as aside:
         write_package(aside, sources)
         ways = (_samples_of(aside),) if finite else (_nodes_of(aside), "means", "curvature")
-        import_package(aside, folder.name, ways)
+        compile_package(aside, folder.name, ways)
 
 
 def _nodes_of(folder: Path) -> str:

@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from attnphase.kernels.cache import cache_directory, filled_aside
 from attnphase.kernels.compiler import load_kernels
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
+from attnphase.kernels.package import compile_package
 from derivations.models.scalar import ScalarModel
 
 
@@ -401,6 +403,39 @@ def test_a_full_disk_is_named(cache, monkeypatch):
     monkeypatch.setattr(compiled, "_build", build)
     with pytest.raises(CacheError, match=rf"^kernel cache {cache}: .*No space left on device.* ATTNPHASE_CACHE_DIR"):
         load_kernels(SquareKey())
+
+
+def test_what_stops_a_compilation_is_told(tmp_path):
+    """In a process of its own: its exception, or its end; and no module of the other process is left running."""
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "broken.py").write_text("raise OSError(28, 'No space left on device')")
+    (tmp_path / "killed.py").write_text("import os; os._exit(7)")
+    (tmp_path / "endless.py").write_text("while True: pass")
+    with pytest.raises(OSError, match="No space left on device"):
+        compile_package(tmp_path, "of_a_test", ("broken", "endless"))
+    with pytest.raises(ChildProcessError, match=r"exit code 7.*run it again"):
+        compile_package(tmp_path, "of_a_test", ("killed",))
+
+
+def test_a_compilation_ends_with_the_process_that_waits(tmp_path):
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "endless.py").write_text(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid()))")
+    with (tmp_path / "endless.py").open("a") as file:
+        file.write("\nwhile True: pass")
+    code = f"compile_package(Path({str(tmp_path)!r}), 'of_a_test', ('endless',))"
+    head = "from pathlib import Path; from attnphase.kernels.package import compile_package; "
+    with subprocess.Popen([sys.executable, "-c", head + code]) as waiting:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            time.sleep(0.05)
+        waiting.kill()
+    compiling = int((tmp_path / "pid").read_text())
+    for _ in range(600):
+        try:
+            os.kill(compiling, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process still compiles")
 
 
 def test_every_level_of_optimisation_has_an_entry_of_its_own(monkeypatch):
