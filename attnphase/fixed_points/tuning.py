@@ -17,6 +17,7 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline, CubicSpline, PchipInterpolator
 from scipy.optimize import root_scalar
 
+from attnphase.errors import ProblemError
 from attnphase.fixed_points.extended import equal_losses
 from attnphase.fixed_points.optimum import LOWEST, OptimumStatus
 from attnphase.fixed_points.point import BranchPoint
@@ -241,12 +242,18 @@ class _Tuned:
 
     def edge(self, part: Traced, side: int) -> Threshold:
         """An edge of the range; its error reaches to where the metric certainly rises, as errors let it fall before."""
-        inwards, edge = (1 if side == 0 else -1), self.between[side]
-        for at in part.along[::inwards]:
-            found = self.slope(part, float(at))
-            if found is None or found[1] == 0 or inwards * found[0] > found[1]:
+        inwards, edge, reach = (1 if side == 0 else -1), self.between[side], 0.0
+        for at in map(float, part.along[::inwards]):
+            try:
+                found = self.slope(part, at)
+            except ProblemError:  # the edge itself has no neighbours: a noise of zero is none
+                continue
+            certain = found is None or found[1] == 0 or inwards * found[0] > found[1]
+            if reach > 0 or not certain:
+                reach = abs(part.family.value(at) - edge) or np.finfo(float).tiny
+            if certain:
                 break
-        return Threshold(edge, abs(part.family.value(float(at)) - edge))
+        return Threshold(edge, reach)
 
     def end(self, part: Traced, side: int) -> tuple[OptimumStatus, Threshold]:
         """The edge of the range, the fold at which a part ends, or where a small order parameter grows no more."""
