@@ -90,7 +90,7 @@ class _Search:
         sector = Sector.of(start, symmetries or self.system.symmetries, self.system.units)
         rules, first = rules_of(self.setting.problem, self.settings), np.abs(sector.basis).argmax(axis=0)
         scale, alpha = (self.scale / sector.sizes)[first], self.setting.alpha
-        return Family(self.setting, sector, rules, rule_of(rules), self.settings, scale, alpha)
+        return Family(self.setting, sector, rules, rules.first(), self.settings, scale, alpha)
 
 
 @np.errstate(all="ignore")  # what overflows leaves the domain

@@ -322,12 +322,15 @@ def walk(start: Start, sign: float, between: tuple[float, float], steps: Steps) 
     count = 0
     for point in trace(family, start.place, sign * np.eye(len(start.place))[-1], steps):
         if last is not None:
-            for index, least in leasts.items():
-                if point.place[index] * start.place[index] <= least * start.place[index]:
-                    ended = _of_size(family, last, point, index, least, steps)
+            size = point.place * start.place
+            small = next((i for i, least in leasts.items() if size[i] <= least * start.place[i]), None)
+            if small is not None:
+                ended = _of_size(family, last, point, small, leasts[small], steps)
+                if ended is None or low <= ended.place[-1] <= high:
                     yield from () if ended is None else (ended,)
                     yield Ending.onset
                     return
+                point = ended
             if not low < point.place[-1] < high:
                 edge = low if point.place[-1] <= low else high
                 if abs(last.place[-1] - edge) > steps.tolerance:
