@@ -123,7 +123,7 @@ def _applied(case: Case, x: Overlaps) -> tuple[Overlaps, Array] | None:
 
 
 def _solved(case: Case, problem: Problem, callback: Callback) -> BranchPoint:
-    """A problem at a case's alpha and branch, by its own rule to a coarse error: what must agree does so on any nodes."""
+    """A problem at a case's alpha and branch, by its own rule: what must agree does so on few nodes."""
     coarse = problem.with_fields({"integration.standard_error": max(_COARSE, problem.integration.standard_error)})
     return solve_point(coarse, case.point.alpha, case.point.branch, settings=case.settings, callback=callback)
 

@@ -117,9 +117,9 @@ def follow_field(
         raise ProblemError(
             name, f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one."
         )
-    begun = replace(begun, **dict(zip(("family", "place"), fine_enough(begun.family, begun.place), strict=True)))
-    family, covered = begun.family, [setting.value]
-    first = on_curve(family, begun.place, np.eye(len(begun.place))[-1], branch)
+    family, place = fine_enough(begun.family, begun.place)
+    begun, covered = replace(begun, family=family, place=place), [setting.value]
+    first = on_curve(family, place, np.eye(len(place))[-1], branch)
 
     def told(found: Followed) -> None:
         covered.append(found.value)
@@ -129,9 +129,9 @@ def follow_field(
 
     (down, low_end), (up, high_end) = (_side(begun, sign, between, first, told) for sign in (-1.0, 1.0))
     both = [*reversed(down[1:]), *up]
-    units = np.array([*(one.place[:-1] for one, _ in both)]), np.array([one.value for _, one in both])
-    steps = np.hypot(np.linalg.norm(np.diff(units[0], axis=0), axis=1), 2 * np.diff(units[1]) / (between[1] - between[0]))
-    lengths = np.concatenate([[0.0], np.cumsum(steps)])
+    places, values = (np.array(each) for each in zip(*((at.place[:-1], one.value) for at, one in both), strict=True))
+    along = 2 * np.diff(values) / (between[1] - between[0])
+    lengths = np.cumsum([0.0, *np.hypot(np.linalg.norm(np.diff(places, axis=0), axis=1), along)])
     lengths -= lengths[len(down) - 1]
     rows = [replace(one, arclength=float(at)) for (_, one), at in zip(both, lengths, strict=True)]
     return Curve(_with_turns(rows), (low_end, high_end))

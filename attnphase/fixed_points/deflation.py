@@ -13,7 +13,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.continuation import fine_enough, on_curve
-from attnphase.fixed_points.family import Family, rule_of, rules_of, scale_of
+from attnphase.fixed_points.family import Family, rules_of, scale_of
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.setting import Setting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -284,9 +284,7 @@ def start_on(family: Family, branch: str, overlaps: Overlaps) -> Start | None:
     return None if size > steps.loose or vanished else Start(branch, family, place, amplitudes)
 
 
-def _side(
-    start: Start, sign: int, between: tuple[float, float]
-) -> tuple[list[CurvePoint], Ending, list[CurvePoint]]:
+def _side(start: Start, sign: int, between: tuple[float, float]) -> tuple[list[CurvePoint], Ending, list[CurvePoint]]:
     """The points on one side of a start, up to the edge of the range or to the branch's end.
 
     Behind a fold also those up to where the order parameter has its least size, or where the curve has come back far.
