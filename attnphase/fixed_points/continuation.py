@@ -11,7 +11,7 @@ from scipy.optimize import root_scalar
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.extended import FLAT
-from attnphase.fixed_points.family import Family, family_of, started
+from attnphase.fixed_points.family import Family, family_of, share_of_node, started
 from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
@@ -254,7 +254,8 @@ def _solved(family: Family, place: Array) -> tuple[Run, SolvedPoint, Array]:
         raise ArithmeticError("a point of a curve has no neighbourhood inside the domain of the map")
     settings, (jacobian, response) = family.settings, known
     map_, found = _found(family, place)
-    if found.residual > settings.tolerance and not family.rule.by_chance:
+    jumps = family.rule.by_chance and found.residual > share_of_node(family.rule)
+    if found.residual > settings.tolerance and not jumps:
         share = settings.tolerance / found.residual  # of the units that the trace has
         across, tolerance = tangent_of(jacobian, place), share * _CLOSER * settings.tolerance
         map_, found = _found(family, corrected(family, place, across, jacobian, tolerance).place)

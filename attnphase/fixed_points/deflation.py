@@ -13,7 +13,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.continuation import fine_enough, on_curve
-from attnphase.fixed_points.family import Family, rules_of, scale_of
+from attnphase.fixed_points.family import Family, rules_of, scale_of, share_of_node
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.setting import Setting
@@ -227,8 +227,7 @@ def _deflated(search: _Search, family: Family, start: Overlaps, known: Sequence[
 
 def _near_enough(family: Family) -> float:
     """Residual of a place beside which single nodes jump, so that none comes nearer; no node of lines jumps."""
-    rule = family.rule
-    return _SEARCHED if rule.lines is not None else max(_SEARCHED, _JUMPS / (rule.order * rule.replicates))
+    return _SEARCHED if family.rule.lines is not None else max(_SEARCHED, _JUMPS * share_of_node(family.rule))
 
 
 def _pull(basis: Array, poles: Array, at: Array) -> Array:

@@ -28,7 +28,7 @@ from attnphase.state_evolution.replicates import flatten, packed_images
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
-__all__ = ["Family", "family_of", "informed_at", "jumps", "rule_of", "rules_of", "scale_of", "started"]
+__all__ = ["Family", "family_of", "informed_at", "jumps", "rule_of", "rules_of", "scale_of", "share_of_node", "started"]
 
 _SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for their scale
 _ALONG_LINES = 1e-5  # residual beside which lines may jump: a hundred times what measured maps jump by
@@ -196,7 +196,12 @@ def rule_of(rules: Refinement) -> Rule:
 
 def jumps(rule: Rule) -> float:
     """Residual of a place beside which the map may jump over zero: a node that changes its minimum moves it."""
-    return _ALONG_LINES if rule.lines is not None else min(_JUMP / max(rule.size, 1), 0.02)
+    return _ALONG_LINES if rule.lines is not None else min(_JUMP * share_of_node(rule), 0.02)
+
+
+def share_of_node(rule: Rule) -> float:
+    """The weight of a node on average; of nets, which have no nodes before they are used, too."""
+    return 1 / max(rule.order if rule.nets is not None else rule.size, 1)
 
 
 def family_of(
