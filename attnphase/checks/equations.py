@@ -252,7 +252,8 @@ def _scattered(name: str, differences: Array, detail: str) -> Check:
 
 def _envelopes(case: Case, generic: _Generic) -> Check:
     """The compiled envelope against the energy at its minimiser, and its slopes with a new search on either side."""
-    channel, at = case.channel(), generic.at
+    at = generic.at
+    channel = case.channel_at(at)
     held = _Held.of(channel, case.point.alpha, at)
     worst = np.abs(held.envelope - held.energy(at)).max()
     x, scales = at.pack(), at.scales(channel.system.spectrum.rho)
@@ -285,7 +286,7 @@ def _in_overlaps(case: Case, generic: _Generic) -> Check:
     differences is judged by its own scatter.
     """
     name = "gradient of the free entropy, overlaps"
-    channel = case.channel()
+    channel = case.channel_at(generic.at)
     if channel.labelled:
         channel = case.channel(_LABELS)
     differences = _gradients(generic, _Held.of(channel, case.point.alpha, generic.at))
