@@ -172,7 +172,7 @@ class _Held:
     def of(cls, channel: Channel, alpha: float, at: Overlaps) -> _Held:
         passed = channel.evaluate(alpha, at, Starts.COLD)
         shape = channel.nodes_at(at)[0].shape
-        return cls(channel, at, passed.conjugates, passed.envelope, passed.minima.fields[:, 0].reshape(shape))
+        return cls(channel, at, passed.sampled, passed.envelope, passed.minima.fields[:, 0].reshape(shape))
 
     def energy(self, moved: Overlaps) -> Array:
         """Mean energy of the held points at other overlaps, per replicate (S,)."""
