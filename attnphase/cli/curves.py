@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, solver_settings
+from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
     force_option,
@@ -21,7 +21,7 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import convergence, deliver
 from attnphase.data.text import curve_table, solutions_table
 from attnphase.files.writing import check_dataset
-from attnphase.fixed_points.settings import sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -64,7 +64,7 @@ def follow(
 
     The curve starts at the upper end of alpha's range, or at the field's own value, or where --start says.
     """
-    settings, between = solver_settings(**solver), setting.increasing(between)
+    settings, between = SolverSettings(**solver), setting.increasing(between)
     start = None if start is None else setting.start_value(start, field, between)
     if output is not None:
         check_dataset(output, force)
@@ -106,7 +106,7 @@ def solutions(
     **solver: Any,
 ) -> int:
     """Find all fixed points at one sample complexity, stable or not, ranked by training loss."""
-    alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
+    alpha, settings = sample_complexity("alpha", alpha), SolverSettings(**solver)
     starts, seed = arguments.whole("starts", starts, 0), arguments.whole("seed", seed, 0)
     if output is not None:
         check_dataset(output, force)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from attnphase.cli.values import NUMBERS
+from attnphase.fixed_points.settings import METHODS, SolverSettings
 
 __all__ = [
     "allow_unconverged_option",
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 
+_option = functools.partial(click.option, show_default=True)
+
+
 def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
@@ -37,18 +41,18 @@ problem_options = _options(
 )
 
 asked_options = _options(
-    click.option(
-        "--stability/--no-stability", default=None, help="Compute the replicon and the overlap gap (default)."
+    _option(
+        "--stability/--no-stability", default=SolverSettings.stability, help="Compute the replicon and the overlap gap."
     ),
-    click.option("--identity/--no-identity", default=None, help="Decide which branch a point is on (default)."),
+    _option("--identity/--no-identity", default=SolverSettings.identity, help="Decide which branch a point is on."),
 )
 
 iteration_options = _options(
-    click.option("--method", default="newton", help="newton (default), anderson or damped."),
-    click.option("--tolerance", type=float, help="On the undamped relative residual."),
-    click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
+    _option("--method", default=SolverSettings.method, help=f"{', '.join(METHODS)}."),
+    _option("--tolerance", default=SolverSettings.tolerance, help="On the undamped relative residual."),
+    _option("--max-maps", default=SolverSettings.max_maps, help="Evaluations of the state-evolution map, at most."),
     click.option("--max-seconds", type=float, help="Wall-clock seconds for each point, after which it is returned."),
-    click.option("--backend", default="numba", help="Compiler of the local problem; numba is the only one."),
+    _option("--backend", default=SolverSettings.backend, help="Compiler of the local problem; numba is the only one."),
 )
 
 solver_options = _options(iteration_options, asked_options)

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["basins", "flow", "stationary"]
 
 _rate_option = click.option(
-    "--learning-rate", type=float, default=0.0, show_default=True, help="Of one-pass SGD; 0 is gradient flow."
+    "--learning-rate", default=FlowSettings.learning_rate, show_default=True, help="Of one-pass SGD; 0: gradient flow."
 )
-_batch_option = click.option("--batch", type=int, default=1, show_default=True, help="Fresh samples of a step.")
+_batch_option = click.option("--batch", default=FlowSettings.batch, show_default=True, help="Fresh samples of a step.")
 
 
 @click.command()
@@ -57,9 +57,9 @@ _batch_option = click.option("--batch", type=int, default=1, show_default=True, 
 )
 @_rate_option
 @_batch_option
-@click.option("--until", type=float, default=100.0, show_default=True, help="Time: steps over d, times eta of flow.")
-@click.option("--records", type=int, default=101, show_default=True, help="Times in the result.")
-@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Of the integration in time.")
+@click.option("--until", default=FlowSettings.until, show_default=True, help="Time: steps over d, times eta of flow.")
+@click.option("--records", default=FlowSettings.records, show_default=True, help="Times in the result.")
+@click.option("--tolerance", default=FlowSettings.tolerance, show_default=True, help="Of the integration in time.")
 @output_option(help="Write a netCDF file.")
 @force_option
 @json_option

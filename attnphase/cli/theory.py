@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, solver_settings, varied
+from attnphase.cli.inputs import problem_of, solvable, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
     force_option,
@@ -25,7 +25,7 @@ from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_absences, thresholds_table
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
-from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities, sample_complexity
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.sweeps.places import check_scheduler, check_shard
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnphase.fixed_points.point import BranchPoint
-    from attnphase.fixed_points.settings import SolverSettings
 
 __all__ = ["solve", "sweep", "thresholds"]
 
@@ -76,7 +75,7 @@ def solve(
     **solver: Any,
 ) -> int:
     """Solve one problem at one sample complexity."""
-    alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
+    alpha, settings = sample_complexity("alpha", alpha), SolverSettings(**solver)
     if output is not None:
         check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
@@ -185,7 +184,7 @@ def sweep(
     output = needed(context, "output", output)
     if part == "merge":
         return merge_plan(problem_file, output, force, allow_unconverged, quiet)
-    alpha, settings = sample_complexities("alpha", needed(context, "alpha", alpha)), solver_settings(**solver)
+    alpha, settings = sample_complexities("alpha", needed(context, "alpha", alpha)), SolverSettings(**solver)
     omega = None if omega is None else omegas("omega", omega)
     if workers is not None:
         arguments.whole("workers", workers, 1)

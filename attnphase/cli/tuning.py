@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, solver_settings
+from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
@@ -22,7 +22,7 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import deliver
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.optimum import LOWEST, METRICS, OptimumStatus
-from attnphase.fixed_points.settings import sample_complexities
+from attnphase.fixed_points.settings import SolverSettings, sample_complexities
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -68,7 +68,7 @@ def tune(
     **solver: Any,
 ) -> int:
     """Find the value of a field that minimises a metric of a branch, along alpha."""
-    alpha, settings = sample_complexities("alpha", alpha), solver_settings(**solver)
+    alpha, settings = sample_complexities("alpha", alpha), SolverSettings(**solver)
     arguments.word("metric", metric, METRICS)
     if output is not None:
         check_dataset(output, force)
