@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from attnphase.cli.outcomes import Result
 from attnphase.cli.values import NUMBERS
 from attnphase.fixed_points.settings import METHODS, SolverSettings
 
@@ -23,6 +24,7 @@ __all__ = [
     "output_option",
     "problem_options",
     "quiet_option",
+    "result_options",
     "solver_options",
     "workers_option",
 ]
@@ -73,3 +75,13 @@ workers_option = click.option("--workers", type=int, help="Processes; as many as
 def output_option(**settings: Any) -> Callable[[Any], Any]:
     """Where the result is written."""
     return click.option("-o", "--output", type=click.Path(path_type=Path), **settings)
+
+
+def result_options(command: Callable[..., int]) -> Callable[..., Any]:
+    """Where the result is written, and what is printed: one argument of the command, `result`."""
+
+    @functools.wraps(command)
+    def call(output: Path | None, force: bool, as_json: bool, quiet: bool, **rest: Any) -> int:
+        return command(result=Result(output, force, as_json, quiet), **rest)
+
+    return _options(output_option(help="Write a netCDF file."), force_option, json_option, quiet_option)(call)
