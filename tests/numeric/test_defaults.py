@@ -35,7 +35,7 @@ STATED: dict[str, list[Any]] = {
 }
 # they have no function, or one whose arguments they all need
 WITHOUT = {"init", "experiment", "compare", "figure", "phase-diagram", "histogram report"}
-# the function has more names for these
+# what the function calls an option, where it has another name
 CALLED = {("sweep", "branch"): "branches"}
 # by default the optimiser depends on the problem
 OTHERWISE = {("simulate", TrainingSettings, "optimizer")}
