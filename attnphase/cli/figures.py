@@ -233,8 +233,8 @@ def phase_diagram(
     alphas: int,
     omegas: int,
     nodes: int | None,
-    stability: bool | None,
-    identity: bool | None,
+    stability: bool,
+    identity: bool,
     force: bool,
     workers: int | None,
     quiet: bool,
@@ -255,7 +255,7 @@ def phase_diagram(
         arguments.whole("workers", workers, 1)
     problem = _paper_with(nodes)
     output.mkdir(parents=True, exist_ok=True)
-    settings = SolverSettings(tolerance=1e-6, stability=stability is not False, identity=identity is not False)
+    settings = SolverSettings(tolerance=1e-6, stability=stability, identity=identity)
     alpha, omega = paper_figures.paper_grid(alphas, omegas)
     # what draws takes a second to import, for which nothing waits while the workers solve
     drawing = Timer(_BEGUN, import_module, ("attnphase.figures",))

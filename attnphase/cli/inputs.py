@@ -13,7 +13,7 @@ from attnphase.cli.values import NUMBERS
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import CheckpointKind
 from attnphase.files.writing import check_dataset
-from attnphase.fixed_points.settings import SolverSettings, check_affordable
+from attnphase.fixed_points.settings import check_affordable
 from attnphase.lazy import loaded_on_use
 
 with loaded_on_use(__name__):
@@ -24,7 +24,7 @@ with loaded_on_use(__name__):
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["checked_checkpoint", "problem_of", "solvable", "solver_settings", "varied"]
+__all__ = ["checked_checkpoint", "problem_of", "solvable", "varied"]
 
 
 def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
@@ -39,11 +39,6 @@ def solvable(problem: Problem, branches: Sequence[str]) -> Problem:
     for branch in branches:
         starts.initial_overlaps(problem, branch)
     return problem
-
-
-def solver_settings(**given: Any) -> SolverSettings:
-    """Settings of the solver; what is left out is the default."""
-    return SolverSettings(**{name: value for name, value in given.items() if value is not None})
 
 
 def checked_checkpoint(

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import click
 
 from attnphase.data.text import Table, terminal_width
 from attnphase.errors import CompareError, DatasetError
+from attnphase.files.writing import check_dataset
 from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
 
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "Result",
     "convergence",
-    "deliver",
     "ended",
     "files_named",
     "interruption_told",
@@ -40,16 +42,48 @@ __all__ = [
 ]
 
 
-def deliver(
-    ds: xr.Dataset, table: Callable[[xr.Dataset], Table], output: Path | None, force: bool, as_json: bool, quiet: bool
-) -> None:
-    """Write the result if it has a file, and print it: as one JSON object, or as a table unless all is to be quiet."""
-    if output is not None:
-        netcdf.save_dataset(with_command(ds), output, force)
-    if as_json:
-        click.echo(netcdf.to_json(ds))
-    elif not quiet:
-        print_table(table(ds))
+@dataclass(frozen=True)
+class Result:
+    """Where a command's result goes.
+
+    Attributes
+    ----------
+    output : Path or None
+        The netCDF file.
+    force : bool
+        Whether one that is there is replaced.
+    as_json : bool
+        Whether the result is printed as one JSON object.
+    quiet : bool
+        Whether there is neither a progress line nor a table.
+    """
+
+    output: Path | None
+    force: bool
+    as_json: bool
+    quiet: bool
+
+    def check(self) -> None:
+        """Refuse a file that cannot be written."""
+        if self.output is not None:
+            check_dataset(self.output, self.force)
+
+    def save(self, ds: xr.Dataset) -> None:
+        """Write the file, if there is to be one."""
+        if self.output is not None:
+            netcdf.save_dataset(with_command(ds), self.output, self.force)
+
+    def print(self, ds: xr.Dataset, table: Callable[[xr.Dataset], Table]) -> None:
+        """Print one JSON object, or a table unless all is to be quiet."""
+        if self.as_json:
+            click.echo(netcdf.to_json(ds))
+        elif not self.quiet:
+            print_table(table(ds))
+
+    def deliver(self, ds: xr.Dataset, table: Callable[[xr.Dataset], Table]) -> None:
+        """Write the file, and print."""
+        self.save(ds)
+        self.print(ds, table)
 
 
 def print_table(table: Table) -> None:

@@ -11,17 +11,14 @@ from attnphase import arguments
 from attnphase.cli.inputs import checked_checkpoint, problem_of
 from attnphase.cli.options import (
     allow_unconverged_option,
-    force_option,
-    json_option,
-    output_option,
     problem_options,
-    quiet_option,
+    result_options,
 )
-from attnphase.cli.outcomes import deliver, interruption_told, kept_file
+from attnphase.cli.outcomes import Result, interruption_told, kept_file
 from attnphase.cli.values import NUMBERS
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import BASINS
-from attnphase.files.writing import check_data, check_dataset, check_figure
+from attnphase.files.writing import check_data, check_figure
 from attnphase.fixed_points.settings import check_affordable, omegas
 from attnphase.lazy import loaded_on_use
 from attnphase.theories.sgd_flow.noise import of_fields
@@ -41,9 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["basins", "flow", "stationary"]
 
 _rate_option = click.option(
-    "--learning-rate", type=float, default=0.0, show_default=True, help="Of one-pass SGD; 0 is gradient flow."
+    "--learning-rate",
+    default=FlowSettings.learning_rate,
+    show_default=True,
+    help="Of one-pass SGD; 0 is gradient flow.",
 )
-_batch_option = click.option("--batch", type=int, default=1, show_default=True, help="Fresh samples of a step.")
+_batch_option = click.option("--batch", default=FlowSettings.batch, show_default=True, help="Fresh samples of a step.")
 
 
 @click.command()
@@ -57,13 +57,10 @@ _batch_option = click.option("--batch", type=int, default=1, show_default=True, 
 )
 @_rate_option
 @_batch_option
-@click.option("--until", type=float, default=100.0, show_default=True, help="Time: steps over d, times eta of flow.")
-@click.option("--records", type=int, default=101, show_default=True, help="Times in the result.")
-@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Of the integration in time.")
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
-@quiet_option
+@click.option("--until", default=FlowSettings.until, show_default=True, help="Time: steps over d, times eta of flow.")
+@click.option("--records", default=FlowSettings.records, show_default=True, help="Times in the result.")
+@click.option("--tolerance", default=FlowSettings.tolerance, show_default=True, help="Of the integration in time.")
+@result_options
 def flow(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -73,10 +70,7 @@ def flow(
     until: float,
     records: int,
     tolerance: float,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
+    result: Result,
 ) -> int:
     """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
 
@@ -84,7 +78,8 @@ def flow(
     """
     settings = FlowSettings(learning_rate, batch, until, records, tolerance)
     starts = run.starts_of(start)
-    problem = _moving(settings, output, force, problem_file, changes)
+    result.check()
+    problem = _moving(settings, problem_file, changes)
     ds = run.flow(
         problem,
         starts[0] if len(starts) == 1 else starts,
@@ -93,9 +88,9 @@ def flow(
         batch=batch,
         records=records,
         tolerance=tolerance,
-        progress=not quiet,
+        progress=not result.quiet,
     )
-    deliver(ds, text.flow_table, output, force, as_json, quiet)
+    result.deliver(ds, text.flow_table)
     away = int((ds["status"] == FlowStatus.diverged).sum())
     if away:
         click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
@@ -115,10 +110,7 @@ def flow(
 @_batch_option
 @click.option("--starts", type=int, default=12, show_default=True, help="Random starts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random starts.")
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
-@quiet_option
+@result_options
 def stationary(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -126,10 +118,7 @@ def stationary(
     batch: int,
     starts: int,
     seed: int,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
+    result: Result,
 ) -> int:
     """Find the stationary points of the dynamics, stable or not, with their eigenvalues.
 
@@ -138,9 +127,10 @@ def stationary(
     settings = FlowSettings(learning_rate, batch)
     run.starts_count(starts)
     arguments.whole("seed", seed, 0)
-    problem = _moving(settings, output, force, problem_file, changes)
-    ds = run.stationary(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
-    deliver(ds, text.stationary_table, output, force, as_json, quiet)
+    result.check()
+    problem = _moving(settings, problem_file, changes)
+    ds = run.stationary(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not result.quiet)
+    result.deliver(ds, text.stationary_table)
     return 0
 
 
@@ -165,11 +155,8 @@ def stationary(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where every end found is kept; beside the output by default.",
 )
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def basins(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -183,11 +170,8 @@ def basins(
     figure_file: Path | None,
     runs: Path | None,
     checkpoint: Path | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
 ) -> int:
     """Find which stationary point starts between encodings (0 degrees) and teacher (90) lead to, and when.
 
@@ -201,22 +185,22 @@ def basins(
     if any(change.partition("=")[0].strip() == "teacher.omega" for change in changes):
         raise ProblemError("set", "basins varies teacher.omega: give its values with --omega, not with --set.")
     if figure_file is not None:
-        check_figure(figure_file, force)
-        if output is not None and figure_file.absolute() == output.absolute():
+        check_figure(figure_file, result.force)
+        if result.output is not None and figure_file.absolute() == result.output.absolute():
             raise ProblemError("figure", "--figure and --output name one file: name two.")
     if runs is not None:
         check_data(runs)
-    checkpoint = checked_checkpoint(BASINS, checkpoint, output, force, figure_file)
-    problem = _moving(settings, None, force, problem_file, changes)
+    checkpoint = checked_checkpoint(BASINS, checkpoint, result.output, result.force, figure_file)
+    problem = _moving(settings, problem_file, changes)
     beside = None
     if runs is not None:
         beside = netcdf.load_dataset(runs)
         sgd_flow.starts_of(beside)  # refused before anything is followed
     asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
     with interruption_told(lambda: kept_file(checkpoint)):
-        ds = run.basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)
-    deliver(ds, text.basins_table, output, force, as_json, quiet)  # first: nothing that drawing meets loses the data
-    if checkpoint is not None and output is not None:
+        ds = run.basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not result.quiet, **asked)
+    result.deliver(ds, text.basins_table)  # first: nothing that drawing meets loses the data
+    if checkpoint is not None and result.output is not None:
         checkpoint.unlink(missing_ok=True)
     if figure_file is not None:
         figures.save_figure(figures.basins_figure(ds, beside), figure_file)
@@ -238,12 +222,8 @@ def _all_ended(ds: xr.Dataset, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
-def _moving(
-    settings: FlowSettings, output: Path | None, force: bool, problem_file: Path | None, changes: tuple[str, ...]
-) -> Problem:
-    """The problem, if it has a dynamics; the output is checked before."""
-    if output is not None:
-        check_dataset(output, force)
+def _moving(settings: FlowSettings, problem_file: Path | None, changes: tuple[str, ...]) -> Problem:
+    """The problem, if it has a dynamics."""
     problem = problem_of(problem_file, changes)
     settings.check(problem)
     check_affordable(of_fields(problem))

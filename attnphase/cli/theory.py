@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, solver_settings, varied
+from attnphase.cli.inputs import problem_of, solvable, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
     force_option,
-    json_option,
     output_option,
     problem_options,
     quiet_option,
+    result_options,
     solver_options,
     workers_option,
 )
-from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_lines, print_table, with_command
+from attnphase.cli.outcomes import Result, convergence, interruption_told, kept_lines, print_table
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_absences, thresholds_table
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
-from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities, sample_complexity
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.sweeps.places import check_scheduler, check_shard
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnphase.fixed_points.point import BranchPoint
-    from attnphase.fixed_points.settings import SolverSettings
 
 __all__ = ["solve", "sweep", "thresholds"]
 
@@ -56,11 +55,8 @@ __all__ = ["solve", "sweep", "thresholds"]
     "--start", type=click.Path(path_type=Path), metavar="FILE", help="Go on from the point in a file of solve."
 )
 @solver_options
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def solve(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -68,36 +64,36 @@ def solve(
     branch: str,
     of: str | None,
     start: Path | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
     **solver: Any,
 ) -> int:
     """Solve one problem at one sample complexity."""
-    alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
-    if output is not None:
-        check_dataset(output, force)
+    alpha, settings = sample_complexity("alpha", alpha), SolverSettings(**solver)
+    result.check()
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     if of is not None:
         setting.setting_of("--sensitivity", problem, of, alpha)
     begun = None
     if start is not None:
         begun = netcdf.load_dataset(start)
-    points = single.solved(problem, alpha, branch, settings, start=begun, progress=not quiet)
+    points = single.solved(problem, alpha, branch, settings, start=begun, progress=not result.quiet)
     slopes = None if of is None else _differentiated(points, of, settings, branch)
-    if output is not None:
-        netcdf.save_dataset(with_command(single.labelled(points, branch) if slopes is None else slopes), output, force)
-    if as_json and slopes is None:
+    if result.output is not None:
+        result.save(single.labelled(points, branch) if slopes is None else slopes)
+    if result.as_json and slopes is None:
         click.echo(points_json(points, branch))
-    missing, doubtful = ({}, {}) if quiet else (absence.absences(points), absence.doubts(points))
-    if not (as_json or quiet):
+    missing, doubtful = ({}, {}) if result.quiet else (absence.absences(points), absence.doubts(points))
+    if not (result.as_json or result.quiet):
         print_table(points_table(points, missing, doubtful))
     if slopes is not None:
-        _print_slopes(slopes, as_json, quiet)
+        if not (result.as_json or result.quiet):
+            click.echo()  # below the table of the points
+        result.print(slopes, derivatives.sensitivity_table)
     # of a branch that does not exist enough is said
-    distrusted = {} if quiet else {name: text for name, text in trust.distrusts(points).items() if name not in missing}
+    distrusted = (
+        {} if result.quiet else {name: text for name, text in trust.distrusts(points).items() if name not in missing}
+    )
     for sentence in (*missing.values(), *doubtful.values(), *distrusted.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     if all(point.status == 0 for point in points):
@@ -108,13 +104,6 @@ def solve(
 def _differentiated(points: list[BranchPoint], of: str, settings: SolverSettings, branch: str) -> xr.Dataset:
     """The dataset of points with their derivatives, for which more must be imported than for the points."""
     return derivatives.from_sensitivities([sensitivity.sensitivity_at(point, of, settings) for point in points], branch)
-
-
-def _print_slopes(slopes: xr.Dataset, as_json: bool, quiet: bool) -> None:
-    """The derivatives as a table below that of the points, or all as one JSON object."""
-    if not (as_json or quiet):
-        click.echo()
-    deliver(slopes, derivatives.sensitivity_table, None, False, as_json, quiet)
 
 
 @click.command()
@@ -185,7 +174,7 @@ def sweep(
     output = needed(context, "output", output)
     if part == "merge":
         return merge_plan(problem_file, output, force, allow_unconverged, quiet)
-    alpha, settings = sample_complexities("alpha", needed(context, "alpha", alpha)), solver_settings(**solver)
+    alpha, settings = sample_complexities("alpha", needed(context, "alpha", alpha)), SolverSettings(**solver)
     omega = None if omega is None else omegas("omega", omega)
     if workers is not None:
         arguments.whole("workers", workers, 1)
@@ -236,10 +225,7 @@ def sweep(
 )
 @click.option("--alpha", type=(float, float), metavar="LOW HIGH", help="Range searched.")
 @click.option("--transitions", is_flag=True, help="Locate spinodals and the onsets of theta and m as well.")
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
-@quiet_option
+@result_options
 def thresholds(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -247,10 +233,7 @@ def thresholds(
     vary: tuple[str, ...],
     alpha: tuple[float, float] | None,
     transitions: bool,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
+    result: Result,
 ) -> int:
     """Find alpha_c and alpha_l, and with --transitions where the branches begin.
 
@@ -266,13 +249,12 @@ def thresholds(
     wanted = omegas("omega", [value for values in omega for value in values]) if omega else None
     if wanted is not None and fields:
         raise ProblemError("vary", "--omega and --vary cannot both be given: thresholds vary along one field.")
-    if output is not None:
-        check_dataset(output, force)
+    result.check()
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
     ds = critical.thresholds(
-        problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not quiet
+        problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not result.quiet
     )
-    deliver(ds, thresholds_table, output, force, as_json, quiet)
-    for sentence in [] if quiet else thresholds_absences(ds):
+    result.deliver(ds, thresholds_table)
+    for sentence in [] if result.quiet else thresholds_absences(ds):
         click.echo(f"attnphase: {sentence}", err=True)
     return 0

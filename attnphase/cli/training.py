@@ -14,11 +14,11 @@ from attnphase.cli.options import (
     device_option,
     force_option,
     json_option,
-    output_option,
     problem_options,
     quiet_option,
+    result_options,
 )
-from attnphase.cli.outcomes import ended, files_named, interruption_told, print_table, with_command
+from attnphase.cli.outcomes import Result, ended, files_named, interruption_told
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS, suited
@@ -84,11 +84,8 @@ _FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not (kind.one_
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where finished runs and the state of the running ones are kept; beside the output by default.",
 )
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def simulate(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -97,11 +94,8 @@ def simulate(
     dimension: tuple[int, ...],
     optimizer: str | None,
     checkpoint: Path | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
     **settings: Any,
 ) -> int:
     """Train students at finite dimension, or run Bayes-optimal message passing (bayes-gamp).
@@ -112,22 +106,17 @@ def simulate(
     asked: dict[str, Any] = {"alpha": alpha, "start": starts or None, "dimension": dimension}
     asked |= settings | {"optimizer": optimizer}
     plan = plans.Plan.of(**asked)
-    checkpoint = checked_checkpoint(RUNS, checkpoint, output, force)
+    checkpoint = checked_checkpoint(RUNS, checkpoint, result.output, result.force)
     problem = problem_of(problem_file, changes)
     if optimizer is None:
         asked["optimizer"] = suited("lbfgs", problem)
         plan = plans.Plan.of(**asked)
     plan.check(problem)
     with interruption_told(lambda: _kept_runs(checkpoint)):
-        ds = simulation.simulate(problem=problem, checkpoint=checkpoint, progress=not quiet, **asked)
-    if output is not None:
-        netcdf.save_dataset(with_command(ds), output, force)
-        if checkpoint is not None:
-            checkpoint.unlink(missing_ok=True)
-    if as_json:
-        click.echo(netcdf.to_json(ds))
-    elif not quiet:
-        print_table(posterior_text.posterior_table(ds) if plan.settings.kind.posterior else runs_table(ds))
+        ds = simulation.simulate(problem=problem, checkpoint=checkpoint, progress=not result.quiet, **asked)
+    result.deliver(ds, posterior_text.posterior_table if plan.settings.kind.posterior else runs_table)
+    if checkpoint is not None and result.output is not None:
+        checkpoint.unlink(missing_ok=True)
     return ended(ds, allow_unconverged)
 
 
