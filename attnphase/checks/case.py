@@ -12,6 +12,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 
@@ -64,6 +65,15 @@ class Case:
     def channel(self, points: int = FEW) -> Channel:
         """The channel on so many Sobol points per replicate."""
         return self.map(points).channel
+
+    def channel_at(self, overlaps: Overlaps) -> Channel:
+        """The channel on the nodes with which a solve begins at some overlaps, or where they are not lines on few."""
+        rule = self.system.refinement_of_solve(_MOST).first()
+        if rule.lines is None:
+            return self.channel()
+        map_ = StateEvolution(Channel(self.system, rule), self.point.alpha, self.system.sector_of(overlaps))
+        map_(map_.pack(overlaps))
+        return map_.channel
 
     def wide_channel(self) -> Channel:
         """The channel on the largest number of nodes, sign changes and clusters included: means that need no search."""

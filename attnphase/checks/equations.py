@@ -172,7 +172,7 @@ class _Held:
     def of(cls, channel: Channel, alpha: float, at: Overlaps) -> _Held:
         passed = channel.evaluate(alpha, at, Starts.COLD)
         shape = channel.nodes_at(at)[0].shape
-        return cls(channel, at, passed.conjugates, passed.envelope, passed.minima.fields[:, 0].reshape(shape))
+        return cls(channel, at, passed.sampled, passed.envelope, passed.minima.fields[:, 0].reshape(shape))
 
     def energy(self, moved: Overlaps) -> Array:
         """Mean energy of the held points at other overlaps, per replicate (S,)."""
@@ -253,7 +253,8 @@ def _scattered(name: str, differences: Array, detail: str) -> Check:
 
 def _envelopes(case: Case, generic: _Generic) -> Check:
     """The compiled envelope against the energy at its minimiser, and its slopes with a new search on either side."""
-    channel, at = case.channel(), generic.at
+    at = generic.at
+    channel = case.channel_at(at)
     held = _Held.of(channel, case.point.alpha, at)
     worst = np.abs(held.envelope - held.energy(at)).max()
     x, scales = at.pack(), at.scales(channel.system.spectrum.rho)
@@ -286,7 +287,7 @@ def _in_overlaps(case: Case, generic: _Generic) -> Check:
     differences is judged by its own scatter.
     """
     name = "gradient of the free entropy, overlaps"
-    channel = case.channel()
+    channel = case.channel_at(generic.at)
     if channel.labelled:
         channel = case.channel(_LABELS)
     differences = _gradients(generic, _Held.of(channel, case.point.alpha, generic.at))

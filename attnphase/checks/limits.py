@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.checks.case import FEW, Case
+from attnphase.checks.case import Case
 from attnphase.checks.report import NOT_REACHED, Check
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.point import BranchPoint
@@ -21,6 +21,8 @@ from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.overlaps import Overlaps
 
 __all__ = ["reductions"]
+
+_COARSE = 1e-2  # relative error of q
 
 Reduction = Callable[[Case, Callback], Check]
 
@@ -121,8 +123,8 @@ def _applied(case: Case, x: Overlaps) -> tuple[Overlaps, Array] | None:
 
 
 def _solved(case: Case, problem: Problem, callback: Callback) -> BranchPoint:
-    """A problem at a case's alpha and branch, on few nodes: what must agree must do so on any."""
-    coarse = problem.with_fields({"integration.rule": "sobol", "integration.nodes": FEW})
+    """A problem at a case's alpha and branch, by its own rule: what must agree does so on few nodes."""
+    coarse = problem.with_fields({"integration.standard_error": max(_COARSE, problem.integration.standard_error)})
     return solve_point(coarse, case.point.alpha, case.point.branch, settings=case.settings, callback=callback)
 
 

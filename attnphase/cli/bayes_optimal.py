@@ -12,16 +12,17 @@ from attnphase.cli.inputs import checked_checkpoint, problem_of, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
-    force_option,
-    json_option,
-    output_option,
     problem_options,
-    quiet_option,
+    result_options,
 )
-from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_file
+from attnphase.cli.outcomes import Result, convergence, interruption_told, kept_file
 from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.settings import sample_complexities
+from attnphase.lazy import loaded_on_use
 from attnphase.theories.bayes_optimal.request import channel_of, check_varied
+
+with loaded_on_use(__name__):
+    from attnphase.theories.bayes_optimal import run, text
 
 __all__ = ["optimal"]
 
@@ -55,11 +56,8 @@ __all__ = ["optimal"]
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where every point found is kept; beside the output by default.",
 )
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def optimal(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -70,11 +68,8 @@ def optimal(
     thresholds: bool,
     max_nodes: int | None,
     checkpoint: Path | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
 ) -> int:
     """Compute the Bayes-optimal error: of a learner who knows all but the teacher's weights.
 
@@ -83,21 +78,18 @@ def optimal(
     alpha = sample_complexities("alpha", alpha)
     if max_nodes is not None:
         arguments.whole("max_nodes", max_nodes, 2**5)
-    checkpoint = checked_checkpoint(LIMITS, checkpoint, output, force)
+    checkpoint = checked_checkpoint(LIMITS, checkpoint, result.output, result.force)
     problem = problem_of(problem_file, changes)
     fields = varied(vary, changes, None)
     channel_of(problem, channel)
     check_varied(fields)
-    from attnphase.theories.bayes_optimal.run import optimal as find_bounds
-    from attnphase.theories.bayes_optimal.text import optimal_table, thresholds_lines
-
     asked: dict[str, Any] = {"fields": fields, "channel": channel, "start": starts, "thresholds": thresholds}
     with interruption_told(lambda: kept_file(checkpoint)):
-        ds = find_bounds(problem, alpha, max_nodes=max_nodes, checkpoint=checkpoint, progress=not quiet, **asked)
-    deliver(ds, optimal_table, output, force, as_json, quiet)
-    if checkpoint is not None and output is not None:
+        ds = run.optimal(problem, alpha, max_nodes=max_nodes, checkpoint=checkpoint, progress=not result.quiet, **asked)
+    result.deliver(ds, text.optimal_table)
+    if checkpoint is not None and result.output is not None:
         checkpoint.unlink(missing_ok=True)
-    if not (as_json or quiet):
-        for line in thresholds_lines(ds):
+    if not (result.as_json or result.quiet):
+        for line in text.thresholds_lines(ds):
             click.echo(line)
     return convergence(ds, allow_unconverged)

@@ -1,10 +1,10 @@
 """The command line: a file for each group of commands, put together here.
 
-Everything heavy is imported inside the commands, so that ``--help`` is quick.  Results go to standard output or a file,
-everything else to standard error.
+Everything heavy is loaded when a command first uses it, so that ``--help`` is quick.  Results go to standard output or
+a file, everything else to standard error.
 
 Every command checks in one order, so that a refusal is quick: options, then the output, then the problem, and only then
-imports what takes long.
+what takes long to load.
 """
 
 from __future__ import annotations

@@ -8,21 +8,22 @@ from typing import Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, solver_settings
+from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
-    force_option,
-    json_option,
-    output_option,
     problem_options,
-    quiet_option,
+    result_options,
     solver_options,
 )
-from attnphase.cli.outcomes import convergence, deliver
+from attnphase.cli.outcomes import Result, convergence
 from attnphase.data.text import curve_table, solutions_table
-from attnphase.files.writing import check_dataset
-from attnphase.fixed_points.settings import sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
+
+with loaded_on_use(__name__):
+    from attnphase.fixed_points import setting
+    from attnphase.sweeps import curves
 
 __all__ = ["follow", "solutions"]
 
@@ -35,11 +36,8 @@ __all__ = ["follow", "solutions"]
 @click.option("--start", type=float, help="The field's value where the curve starts.")
 @click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
 @solver_options
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def follow(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -48,35 +46,27 @@ def follow(
     alpha: float | None,
     start: float | None,
     branch: str,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
     **solver: Any,
 ) -> int:
     """Follow a branch along alpha or a field of the problem, through folds onto its unstable part.
 
     The curve starts at the upper end of alpha's range, or at the field's own value, or where --start says.
     """
-    from attnphase.fixed_points.setting import increasing, start_of, start_value
-
-    settings, between = solver_settings(**solver), increasing(between)
-    start = None if start is None else start_value(start, field, between)
-    if output is not None:
-        check_dataset(output, force)
+    settings, between = SolverSettings(**solver), setting.increasing(between)
+    start = None if start is None else setting.start_value(start, field, between)
+    result.check()
     problem = solvable(problem_of(problem_file, changes), (branch,))
-    start_of(problem, field, alpha, between, start)
-    from attnphase.sweeps.curves import follow as follow_branch
-
-    ds = follow_branch(
-        problem, field, between, alpha=alpha, branch=branch, start=start, settings=settings, progress=not quiet
+    setting.start_of(problem, field, alpha, between, start)
+    ds = curves.follow(
+        problem, field, between, alpha=alpha, branch=branch, start=start, settings=settings, progress=not result.quiet
     )
-    if not quiet:
+    if not result.quiet:
         ends = dict.fromkeys(ds.attrs["ends"].split(", "))
         where = " and ".join(ends) + (" on both sides" if len(ends) == 1 else "")
         click.echo(f"attnphase: the curve ends {where}.", err=True)
-    deliver(ds, curve_table, output, force, as_json, quiet)
+    result.deliver(ds, curve_table)
     return convergence(ds, allow_unconverged)
 
 
@@ -86,32 +76,23 @@ def follow(
 @click.option("--starts", type=int, default=12, show_default=True, help="Random starts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random starts.")
 @solver_options
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def solutions(
     problem_file: Path | None,
     changes: tuple[str, ...],
     alpha: float,
     starts: int,
     seed: int,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
     **solver: Any,
 ) -> int:
     """Find all fixed points at one sample complexity, stable or not, ranked by training loss."""
-    alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
+    alpha, settings = sample_complexity("alpha", alpha), SolverSettings(**solver)
     starts, seed = arguments.whole("starts", starts, 0), arguments.whole("seed", seed, 0)
-    if output is not None:
-        check_dataset(output, force)
+    result.check()
     problem = solvable(problem_of(problem_file, changes), ())
-    from attnphase.sweeps.curves import solutions as find_solutions
-
-    ds = find_solutions(problem, alpha, starts=starts, seed=seed, settings=settings, progress=not quiet)
-    deliver(ds, solutions_table, output, force, as_json, quiet)
+    ds = curves.solutions(problem, alpha, starts=starts, seed=seed, settings=settings, progress=not result.quiet)
+    result.deliver(ds, solutions_table)
     return convergence(ds, allow_unconverged)

@@ -18,12 +18,25 @@ from attnphase.errors import ProblemError
 from attnphase.extras import require_plotly
 from attnphase.files.writing import check_data, check_figure, check_folder, check_output, write_file
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.progress import progress_line
+
+with loaded_on_use(__name__):
+    from attnphase import figures as plots
+    from attnphase.data import counts, reading
+    from attnphase.data import files as netcdf
+    from attnphase.explorer import page as explorer
+    from attnphase.figures import bayes_optimal as learners
+    from attnphase.figures import selection
+    from attnphase.paper import figures as paper_figures
+    from attnphase.problem import problem as problems
+    from attnphase.problem import toml
+    from attnphase.sweeps import grid
+    from attnphase.theories.bayes_optimal import run as bayes_optimal
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnphase.problem import Problem
 
 __all__ = ["explore", "figure", "phase_diagram"]
 
@@ -77,9 +90,7 @@ def figure(
     values of a field. limits has the test errors along alpha beside the Bayes-optimal one, gap the phase diagram of
     their ratio: of any sweep with --data, and of what attnphase optimal wrote with --limit.
     """
-    from attnphase.problem import parse_setting
-
-    chosen = dict(map(parse_setting, at))
+    chosen = dict(map(toml.parse_setting, at))
     if len(chosen) < len(at):
         raise ProblemError("at", "--at names a field twice: select one value of it.")
     if at and not data:
@@ -98,9 +109,11 @@ def figure(
         raise ProblemError("limit", "--limit belongs to the figures limits and gap: ask for one of them.")
     for file in filter(None, (*data, thresholds, limit)):
         check_data(file)
-    from attnphase.paper.figures import PAPER_FIGURES, caption
-
-    labels = [f"-{i}" for i in range(1, len(data) + 1)] if data else [f"-{s.label}" for s in PAPER_FIGURES[name].sweeps]
+    labels = (
+        [f"-{i}" for i in range(1, len(data) + 1)]
+        if data
+        else [f"-{s.label}" for s in paper_figures.PAPER_FIGURES[name].sweeps]
+    )
     kept = [output.with_name(f"{output.stem}{label if len(labels) > 1 else ''}.nc") for label in labels]
     if beside_limit:
         kept.append(output.with_name(f"{output.stem}-limit.nc"))
@@ -111,29 +124,29 @@ def figure(
                 "with_data", f"--with-data would write {file} over the data that is drawn: name another --output."
             )
         check_output(file, force)
-    from attnphase.data.files import load_dataset, save_dataset
-    from attnphase.figures import FIGURES, save_figure
-    from attnphase.figures.selection import check_dataset, need_dimensions
-
-    over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
-    datasets = [load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
+    over = {} if thresholds is None else {"thresholds": netcdf.load_dataset(thresholds)}
+    datasets = [netcdf.load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
     with files_named(theory=data, dataset=data):
         for ds in datasets:  # before captions and limits are made of them
-            check_dataset("theory", ds, "points")
-            need_dimensions(ds, "branch", "alpha")
+            selection.check_dataset("theory", ds, "points")
+            selection.need_dimensions(ds, "branch", "alpha")
     if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=False):
-            save_dataset(ds, file, force)
-        write_file(beside[-1], caption(name, datasets, chosen, thresholds=thresholds is not None).encode())
+            netcdf.save_dataset(ds, file, force)
+        write_file(
+            beside[-1], paper_figures.caption(name, datasets, chosen, thresholds=thresholds is not None).encode()
+        )
     if beside_limit:
-        over["limit"] = load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
+        over["limit"] = (
+            netcdf.load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
+        )
         if with_data:
-            save_dataset(over["limit"], kept[-1], force)
+            netcdf.save_dataset(over["limit"], kept[-1], force)
     with progress_line(not quiet, "drawing"):
         named = {"thresholds": thresholds, "limit": limit}
         with files_named(dataset=data, theory=data, **{what: [file] for what, file in named.items() if file}):
-            drawn = FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over)
-        save_figure(drawn, output)
+            drawn = plots.FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over)
+        plots.save_figure(drawn, output)
     if not quiet:
         click.echo("\n".join(map(str, (output, *beside))))
     return 0
@@ -141,36 +154,30 @@ def figure(
 
 def _computed(name: str, changes: tuple[str, ...], workers: int | None, quiet: bool) -> list[xr.Dataset]:
     """The datasets of a figure of the paper, or of another problem with these changes."""
-    from attnphase.paper.figures import PAPER_FIGURES
-    from attnphase.problem import parse_setting
-    from attnphase.sweeps.grid import sweep
-
-    settings, sweeps = dict(map(parse_setting, changes)), PAPER_FIGURES[name].sweeps
+    settings, sweeps = dict(map(toml.parse_setting, changes)), paper_figures.PAPER_FIGURES[name].sweeps
     for taken in (field for one in sweeps for field in one.fields if field in settings):
         raise ProblemError("set", f"{name} varies {taken}: leave --set {taken} out.")
     found = []
     with interruption_told(lambda: kept_lines(None, "run the same command again")):
         for one in sweeps:
             problem = one.problem.with_fields(settings) if settings else one.problem
-            found.append(sweep(problem, one.alphas, fields=one.fields, workers=workers, progress=not quiet))
+            found.append(grid.sweep(problem, one.alphas, fields=one.fields, workers=workers, progress=not quiet))
     return found
 
 
 def _limit_of(theory: xr.Dataset, thresholds: bool, quiet: bool) -> xr.Dataset:
     """The Bayes-optimal limit of a sweep's problem, at its alphas and values of fields."""
-    from attnphase.data.reading import problem_of
-    from attnphase.figures.bayes_optimal import LEARNERS_SECTIONS
-    from attnphase.theories.bayes_optimal.run import optimal
-
     swept = {theory[dim].attrs.get("field", ""): theory[dim].to_numpy() for dim in map(str, theory["status"].dims)}
-    fields = {name: [*values.tolist()] for name, values in swept.items() if name.split(".")[0] in LEARNERS_SECTIONS}
+    fields = {
+        name: [*values.tolist()] for name, values in swept.items() if name.split(".")[0] in learners.LEARNERS_SECTIONS
+    }
     single = {name: values[0] for name, values in fields.items() if len(values) == 1}
-    problem = problem_of(theory).with_fields(single)
+    problem = reading.problem_of(theory).with_fields(single)
     several = {name: values for name, values in fields.items() if name not in single}
     thresholds = thresholds and not several
     with interruption_told(lambda: "nothing is kept; run attnphase optimal with -o, and give --limit"):
         alphas = theory["alpha"].to_numpy().tolist()
-        return optimal(problem, alphas, fields=several, thresholds=thresholds, progress=not quiet)
+        return bayes_optimal.optimal(problem, alphas, fields=several, thresholds=thresholds, progress=not quiet)
 
 
 @click.command()
@@ -192,15 +199,12 @@ def explore(data: Path, runs: Path | None, thresholds: Path | None, output: Path
     output = check_output(output, force)
     for file in filter(None, (data, runs, thresholds)):
         check_data(file)
-    from attnphase.data.files import load_dataset
-    from attnphase.explorer.page import explore as page_of
-
     others = {"runs": runs, "thresholds": thresholds}
     with progress_line(not quiet, "writing"):
         asked = {name: file for name, file in others.items() if file}
-        loaded = load_dataset(data), {name: load_dataset(file) for name, file in asked.items()}
+        loaded = netcdf.load_dataset(data), {name: netcdf.load_dataset(file) for name, file in asked.items()}
         with files_named(dataset=[data], sweep=[data], **{name: [file] for name, file in asked.items()}):
-            page = page_of(loaded[0], **loaded[1])
+            page = explorer.explore(loaded[0], **loaded[1])
         page.save(output, force=force)
     if not quiet:
         click.echo(str(output))
@@ -229,8 +233,8 @@ def phase_diagram(
     alphas: int,
     omegas: int,
     nodes: int | None,
-    stability: bool | None,
-    identity: bool | None,
+    stability: bool,
+    identity: bool,
     force: bool,
     workers: int | None,
     quiet: bool,
@@ -250,19 +254,16 @@ def phase_diagram(
     if workers is not None:
         arguments.whole("workers", workers, 1)
     problem = _paper_with(nodes)
-    from attnphase.paper.figures import paper_grid
-    from attnphase.sweeps.grid import sweep
-
     output.mkdir(parents=True, exist_ok=True)
-    settings = SolverSettings(tolerance=1e-6, stability=stability is not False, identity=identity is not False)
-    alpha, omega = paper_grid(alphas, omegas)
+    settings = SolverSettings(tolerance=1e-6, stability=stability, identity=identity)
+    alpha, omega = paper_figures.paper_grid(alphas, omegas)
     # what draws takes a second to import, for which nothing waits while the workers solve
     drawing = Timer(_BEGUN, import_module, ("attnphase.figures",))
     drawing.daemon = True
     drawing.start()
     try:
         with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
-            ds = sweep(
+            ds = grid.sweep(
                 problem=problem,
                 alpha=alpha,
                 omega=omega,
@@ -275,18 +276,14 @@ def phase_diagram(
             )
     finally:
         drawing.cancel()
-    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
-
     with progress_line(not quiet, "drawing"):
-        for name, draw in zip(figures, (fig2, fig3), strict=True):
-            save_figure(draw(ds), output / name)
+        for name, draw in zip(figures, (plots.fig2, plots.fig3), strict=True):
+            plots.save_figure(draw(ds), output / name)
     if quiet:
         return 0
-    from attnphase.data.counts import status_counts
-
-    pairs = [("points", status_counts(ds, problem))]
+    pairs = [("points", counts.status_counts(ds, problem))]
     for value in sorted({float(ds["omega"].sel(omega=value, method="nearest")) for value in _OMEGAS_SHOWN}):
-        alpha_c = loss_crossing(ds.sel(omega=value))
+        alpha_c = plots.loss_crossing(ds.sel(omega=value))
         pairs.append((f"alpha_c at omega = {value:g}", format_value(alpha_c.alpha, alpha_c.standard_error)))
     pairs.append(("time", f"{time.monotonic() - begin:.0f} s"))
     pairs.append(("files", ", ".join(str(output / name) for name in (data.name, *figures))))
@@ -294,13 +291,11 @@ def phase_diagram(
     return 0
 
 
-def _paper_with(nodes: int | None) -> Problem:
+def _paper_with(nodes: int | None) -> problems.Problem:
     """The paper's problem to a per cent, or with so many Sobol points, of which a refusal speaks as the command."""
-    from attnphase.problem import Problem
-
     if nodes is None:
-        return Problem.paper().with_fields({"integration.standard_error": 1e-2})
+        return problems.Problem.paper().with_fields({"integration.standard_error": 1e-2})
     try:
-        return Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
+        return problems.Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
     except ProblemError as error:
         raise ProblemError("nodes", error.message.replace("integration.nodes", "--nodes", 1)) from None

@@ -13,7 +13,15 @@ from attnphase.cli.values import Symbols
 from attnphase.data.text import terminal_width, wrapped
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_folder, check_output, write_file
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.progress import progress_line
+
+with loaded_on_use(__name__):
+    from attnphase import figures as plots
+    from attnphase.data import files as netcdf
+    from attnphase.data import variables
+    from attnphase.experiments.histogram import report, stages
+    from attnphase.experiments.histogram import settings as plans
 
 __all__ = ["histogram"]
 
@@ -79,16 +87,12 @@ def histogram_train(
 
     The state is written after every epoch, to one checkpoint for each mechanism.
     """
-    from attnphase.experiments.histogram.settings import FrozenPlan, HistogramSizes
-
     asked: dict[str, Any] = {"mechanism": mechanism, "runs": runs, "epochs": epochs, "seed": seed}
-    asked |= {"sizes": HistogramSizes(**sizes), "batch": batch, "learning_rate": learning_rate}
+    asked |= {"sizes": plans.HistogramSizes(**sizes), "batch": batch, "learning_rate": learning_rate}
     asked |= {"device": device, "dtype": dtype}
-    FrozenPlan.of(check_folder(output), **asked)
-    from attnphase.experiments.histogram.stages import train_histogram
-
+    plans.FrozenPlan.of(check_folder(output), **asked)
     with interruption_told(lambda: _kept_epochs(output)):
-        train_histogram(output, **asked, progress=not quiet)
+        stages.train_histogram(output, **asked, progress=not quiet)
     return _print_histogram(output, quiet)
 
 
@@ -106,13 +110,9 @@ def histogram_unfreeze(folder: Path, quiet: bool, **settings: Any) -> int:
 
     FOLDER is that of attnphase histogram train.
     """
-    from attnphase.experiments.histogram.settings import UnfrozenPlan
-
-    UnfrozenPlan.of(folder, **settings)
-    from attnphase.experiments.histogram.stages import unfreeze_histogram
-
+    plans.UnfrozenPlan.of(folder, **settings)
     with interruption_told(lambda: _kept_epochs(folder)):
-        unfreeze_histogram(folder, progress=not quiet, **settings)
+        stages.unfreeze_histogram(folder, progress=not quiet, **settings)
     return _print_histogram(folder, quiet)
 
 
@@ -137,45 +137,36 @@ def histogram_report(
 
     FOLDER is that of attnphase histogram train. Writes report.nc, report.txt, attention.png and learning.png.
     """
-    from attnphase.experiments.histogram.settings import MECHANISMS, present_checkpoints
-
-    present_checkpoints(folder, MECHANISMS)
+    plans.present_checkpoints(folder, plans.MECHANISMS)
     output = check_folder(output or folder)
     names = ("report.nc", "report.txt", "attention.png", "learning.png")
     if output.exists():
         for name in names:
             check_output(output / name, force)
-    from attnphase.data.files import save_dataset
-    from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
-    from attnphase.figures import attention_figure, learning_figure, save_figure
-
     with progress_line(not quiet, "measuring"):
-        ds = with_command(histogram_dataset(folder, sequences or None))
+        ds = with_command(report.histogram_dataset(folder, sequences or None))
     if not 0 <= run < ds.sizes["run"]:
         raise ProblemError("run", f"run must lie between 0 and {ds.sizes['run'] - 1}, not {run}.")
     output.mkdir(parents=True, exist_ok=True)
     data, text, attention, learning = (check_output(output / name, force) for name in names)
-    save_dataset(ds, data, force)
-    write_file(text, f"{histogram_text(ds)}\n".encode())
+    netcdf.save_dataset(ds, data, force)
+    write_file(text, f"{report.histogram_text(ds)}\n".encode())
     with progress_line(not quiet, "drawing"):
-        save_figure(attention_figure(ds, run), attention)
-        save_figure(learning_figure(ds), learning)
+        plots.save_figure(plots.attention_figure(ds, run), attention)
+        plots.save_figure(plots.learning_figure(ds), learning)
     if not quiet:
         files = wrapped(", ".join(str(output / name) for name in names), terminal_width())
-        click.echo(f"{histogram_text(ds, terminal_width())}\n\n{files}")
+        click.echo(f"{report.histogram_text(ds, terminal_width())}\n\n{files}")
     return 0
 
 
 def _print_histogram(folder: Path, quiet: bool) -> int:
     """The table of what a folder holds; exit code 1 if a run diverged."""
-    from attnphase.data.variables import RunStatus
-    from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
-
     with progress_line(not quiet, "measuring"):
-        ds = histogram_dataset(folder)
+        ds = report.histogram_dataset(folder)
     if not quiet:
-        click.echo(histogram_text(ds, terminal_width()))
-    diverged = int((ds["status"] == RunStatus.diverged).any("stage").sum())
+        click.echo(report.histogram_text(ds, terminal_width()))
+    diverged = int((ds["status"] == variables.RunStatus.diverged).any("stage").sum())
     if diverged:
         click.echo(f"attnphase: {diverged} runs diverged; lower the learning rate, or the noise.", err=True)
     return 1 if diverged else 0

@@ -13,35 +13,32 @@ from attnphase.cli.values import NUMBERS
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import CheckpointKind
 from attnphase.files.writing import check_dataset
-from attnphase.fixed_points.settings import SolverSettings, check_affordable
+from attnphase.fixed_points.settings import check_affordable
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    from attnphase.problem import loading, toml
+    from attnphase.problem import problem as problems
+    from attnphase.state_evolution import starts
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["checked_checkpoint", "problem_of", "solvable", "solver_settings", "varied"]
+__all__ = ["checked_checkpoint", "problem_of", "solvable", "varied"]
 
 
 def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
     """The problem of a file, or the paper's, with its changes."""
-    from attnphase.problem import Problem, load_problem, parse_setting
-
-    problem = Problem() if problem_file is None else load_problem(problem_file)
-    return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
+    problem = problems.Problem() if problem_file is None else loading.load_problem(problem_file)
+    return problem.with_fields(dict(map(toml.parse_setting, changes))) if changes else problem
 
 
 def solvable(problem: Problem, branches: Sequence[str]) -> Problem:
     """The problem, if it has these branches and its integration is affordable."""
-    from attnphase.state_evolution.starts import initial_overlaps
-
     check_affordable(problem)
     for branch in branches:
-        initial_overlaps(problem, branch)
+        starts.initial_overlaps(problem, branch)
     return problem
-
-
-def solver_settings(**given: Any) -> SolverSettings:
-    """Settings of the solver; what is left out is the default."""
-    return SolverSettings(**{name: value for name, value in given.items() if value is not None})
 
 
 def checked_checkpoint(
@@ -63,9 +60,7 @@ def checked_checkpoint(
 
 def varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dict[str, tuple[Any, ...]]:
     """The fields that a sweep varies, with their values, from FIELD=START:STOP:COUNT[:log] and FIELD=VALUE,VALUE."""
-    from attnphase.problem import parse_setting
-
-    given = {parse_setting(change)[0]: "--set" for change in changes}
+    given = {toml.parse_setting(change)[0]: "--set" for change in changes}
     if omega is not None:
         given["teacher.omega"] = "--omega"
     found: dict[str, tuple[Any, ...]] = {}
@@ -87,8 +82,6 @@ def varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dic
 
 def _values(name: str, text: str) -> tuple[Any, ...]:
     """The values that an option gives a field, each as --set reads it."""
-    from attnphase.problem import parse_setting
-
     if not text:
         raise ProblemError(name, f"{name} has no values: write {name}=START:STOP:COUNT or values with commas between.")
     if text.startswith(("[", "{")):
@@ -115,4 +108,4 @@ def _values(name: str, text: str) -> tuple[Any, ...]:
             parts = list(lexer)
         except ValueError:
             raise ProblemError(name, f"{name} has a quotation mark that is not closed: {text}.") from None
-    return tuple(parse_setting(f"{name}={part}")[1] for part in parts)
+    return tuple(toml.parse_setting(f"{name}={part}")[1] for part in parts)

@@ -9,18 +9,18 @@ import click
 from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
-    force_option,
-    json_option,
-    output_option,
     problem_options,
-    quiet_option,
+    result_options,
 )
-from attnphase.cli.outcomes import convergence, deliver
+from attnphase.cli.outcomes import Result, convergence
 from attnphase.cli.values import NUMBERS
-from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.theories.one_rsb.settings import STARTS, check_covered, one_rsb_sizes, parisi_parameters
+
+with loaded_on_use(__name__):
+    from attnphase.theories.one_rsb import run, text
 
 __all__ = ["one_rsb"]
 
@@ -41,11 +41,8 @@ __all__ = ["one_rsb"]
 @click.option("--inner", type=int, default=64, show_default=True, help="Sobol points of what a group shares.")
 @click.option("--tolerance", type=float, default=1e-5, show_default=True, help="On the undamped relative residual.")
 @click.option("--max-maps", type=int, default=1000, show_default=True, help="Evaluations of the map for each y.")
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def one_rsb(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -57,11 +54,8 @@ def one_rsb(
     inner: int,
     tolerance: float,
     max_maps: int,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
 ) -> int:
     """Solve the equations of one-step replica-symmetry breaking, where the replica-symmetric ones fail.
 
@@ -69,15 +63,11 @@ def one_rsb(
     """
     alpha, settings = sample_complexity("alpha", alpha), SolverSettings(tolerance=tolerance, max_maps=max_maps)
     tilts = parisi_parameters(tilts)
-    if output is not None:
-        check_dataset(output, force)
+    result.check()
     problem = solvable(problem_of(problem_file, changes), (branch,))
     outer, inner = one_rsb_sizes(problem, outer, inner)
     check_covered(problem)
-    from attnphase.theories.one_rsb.run import one_rsb as solve_one_rsb
-    from attnphase.theories.one_rsb.text import one_rsb_table
-
-    ds = solve_one_rsb(
+    ds = run.one_rsb(
         problem,
         alpha,
         y=tilts or None,
@@ -86,7 +76,7 @@ def one_rsb(
         outer=outer,
         inner=inner,
         settings=settings,
-        progress=not quiet,
+        progress=not result.quiet,
     )
-    deliver(ds, one_rsb_table, output, force, as_json, quiet)
+    result.deliver(ds, text.one_rsb_table)
     return convergence(ds, allow_unconverged)

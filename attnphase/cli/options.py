@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from attnphase.cli.outcomes import Result
 from attnphase.cli.values import NUMBERS
+from attnphase.fixed_points.settings import METHODS, SolverSettings
 
 __all__ = [
     "allow_unconverged_option",
@@ -22,9 +24,13 @@ __all__ = [
     "output_option",
     "problem_options",
     "quiet_option",
+    "result_options",
     "solver_options",
     "workers_option",
 ]
+
+
+_option = functools.partial(click.option, show_default=True)
 
 
 def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -37,18 +43,18 @@ problem_options = _options(
 )
 
 asked_options = _options(
-    click.option(
-        "--stability/--no-stability", default=None, help="Compute the replicon and the overlap gap (default)."
+    _option(
+        "--stability/--no-stability", default=SolverSettings.stability, help="Compute the replicon and the overlap gap."
     ),
-    click.option("--identity/--no-identity", default=None, help="Decide which branch a point is on (default)."),
+    _option("--identity/--no-identity", default=SolverSettings.identity, help="Decide which branch a point is on."),
 )
 
 iteration_options = _options(
-    click.option("--method", default="newton", help="newton (default), anderson or damped."),
-    click.option("--tolerance", type=float, help="On the undamped relative residual."),
-    click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
+    _option("--method", default=SolverSettings.method, help=f"{', '.join(METHODS)}."),
+    _option("--tolerance", default=SolverSettings.tolerance, help="On the undamped relative residual."),
+    _option("--max-maps", default=SolverSettings.max_maps, help="Evaluations of the state-evolution map, at most."),
     click.option("--max-seconds", type=float, help="Wall-clock seconds for each point, after which it is returned."),
-    click.option("--backend", default="numba", help="Compiler of the local problem; numba is the only one."),
+    _option("--backend", default=SolverSettings.backend, help="Compiler of the local problem; numba is the only one."),
 )
 
 solver_options = _options(iteration_options, asked_options)
@@ -69,3 +75,13 @@ workers_option = click.option("--workers", type=int, help="Processes; as many as
 def output_option(**settings: Any) -> Callable[[Any], Any]:
     """Where the result is written."""
     return click.option("-o", "--output", type=click.Path(path_type=Path), **settings)
+
+
+def result_options(command: Callable[..., int]) -> Callable[..., Any]:
+    """Where the result is written, and what is printed: one argument of the command, `result`."""
+
+    @functools.wraps(command)
+    def call(output: Path | None, force: bool, as_json: bool, quiet: bool, **rest: Any) -> int:
+        return command(result=Result(output, force, as_json, quiet), **rest)
+
+    return _options(output_option(help="Write a netCDF file."), force_option, json_option, quiet_option)(call)

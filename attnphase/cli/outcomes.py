@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,23 @@ import click
 
 from attnphase.data.text import Table, terminal_width
 from attnphase.errors import CompareError, DatasetError
+from attnphase.files.writing import check_dataset
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
+
+with loaded_on_use(__name__):
+    import numpy as np
+
+    from attnphase.data import absence, schemas, variables
+    from attnphase.data import files as netcdf
+    from attnphase.sweeps import store
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "Result",
     "convergence",
-    "deliver",
     "ended",
     "files_named",
     "interruption_told",
@@ -32,18 +42,48 @@ __all__ = [
 ]
 
 
-def deliver(
-    ds: xr.Dataset, table: Callable[[xr.Dataset], Table], output: Path | None, force: bool, as_json: bool, quiet: bool
-) -> None:
-    """Write the result if it has a file, and print it: as one JSON object, or as a table unless all is to be quiet."""
-    from attnphase.data.files import save_dataset, to_json
+@dataclass(frozen=True)
+class Result:
+    """Where a command's result goes.
 
-    if output is not None:
-        save_dataset(with_command(ds), output, force)
-    if as_json:
-        click.echo(to_json(ds))
-    elif not quiet:
-        print_table(table(ds))
+    Attributes
+    ----------
+    output : Path or None
+        The netCDF file.
+    force : bool
+        Whether one that is there is replaced.
+    as_json : bool
+        Whether the result is printed as one JSON object.
+    quiet : bool
+        Whether there is neither a progress line nor a table.
+    """
+
+    output: Path | None
+    force: bool
+    as_json: bool
+    quiet: bool
+
+    def check(self) -> None:
+        """Refuse a file that cannot be written."""
+        if self.output is not None:
+            check_dataset(self.output, self.force)
+
+    def save(self, ds: xr.Dataset) -> None:
+        """Write the file, if there is to be one."""
+        if self.output is not None:
+            netcdf.save_dataset(with_command(ds), self.output, self.force)
+
+    def print(self, ds: xr.Dataset, table: Callable[[xr.Dataset], Table]) -> None:
+        """Print one JSON object, or a table unless all is to be quiet."""
+        if self.as_json:
+            click.echo(netcdf.to_json(ds))
+        elif not self.quiet:
+            print_table(table(ds))
+
+    def deliver(self, ds: xr.Dataset, table: Callable[[xr.Dataset], Table]) -> None:
+        """Write the file, and print."""
+        self.save(ds)
+        self.print(ds, table)
 
 
 def print_table(table: Table) -> None:
@@ -99,26 +139,22 @@ def kept_file(checkpoint: Path | None) -> str:
 
 def kept_lines(output: Path | None, how_to_go_on: str) -> str:
     """What is kept of an interrupted sweep."""
-    from attnphase.sweeps.store import parts_folder
-
     if output is None:
         return f"nothing is kept; {how_to_go_on}"
-    some = any(parts_folder(output).glob("line-*.nc"))
+    some = any(store.parts_folder(output).glob("line-*.nc"))
     return f"finished lines are kept; {how_to_go_on}" if some else "no line was finished yet"
 
 
 def ended(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the runs that did not end well."""
-    from attnphase.data.variables import RunStatus
-
     status = ds["status"]
-    fine = status.isin([RunStatus.converged, RunStatus.completed])
+    fine = status.isin([variables.RunStatus.converged, variables.RunStatus.completed])
     failed = int((~fine).sum())
     if not failed:
         return 0
     first = status.where(~fine).stack(run=status.dims).dropna("run")[0]
     place = ", ".join(f"{name} = {_plain(first[name].item())}" for name in map(str, status.dims))
-    name = RunStatus(int(first)).name
+    name = variables.RunStatus(int(first)).name
     hint = "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: {failed} of {status.size} runs not converged, the first {place} ({name}){hint}.", err=True)
     return 0 if allowed else 1
@@ -132,13 +168,8 @@ _REMEDY = (
 
 def convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge, and what helps those that cannot be evaluated."""
-    import numpy as np
-
-    from attnphase.data.absence import unevaluated
-    from attnphase.data.variables import NOT_COMPUTED, STATUS_MEANINGS
-
     status = ds["status"]
-    failed = np.argwhere(~np.isin(status.to_numpy(), (0, NOT_COMPUTED)))
+    failed = np.argwhere(~np.isin(status.to_numpy(), (0, variables.NOT_COMPUTED)))
     if not len(failed):
         return 0
     names = []
@@ -147,9 +178,9 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
         place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in _places(ds, point))
         residual = float(ds["residual"][tuple(index)])
         known = "no numbers" if np.isnan(residual) else f"residual {residual:.1e}"
-        names.append(f"{place} ({STATUS_MEANINGS[int(point)]}, {known})")
+        names.append(f"{place} ({variables.STATUS_MEANINGS[int(point)]}, {known})")
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    hint = f"; {_REMEDY}" if ds.attrs["schema"] == "points" and bool(unevaluated(ds).any()) else ""
+    hint = f"; {_REMEDY}" if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else ""
     hint += "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
     return 0 if allowed else 1
@@ -157,9 +188,7 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
 
 def _places(ds: xr.Dataset, point: xr.DataArray) -> list[str]:
     """Coordinates that say where a point is, as the schema has them: not thresholds, which are no place."""
-    from attnphase.data.schemas import COORDINATES_OF
-
-    known = COORDINATES_OF[ds.attrs["schema"]]
+    known = schemas.COORDINATES_OF[ds.attrs["schema"]]
     return [name for name in map(str, point.coords) if name in ds["status"].dims or name in known]
 
 

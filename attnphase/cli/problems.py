@@ -14,7 +14,15 @@ from attnphase.data.text import terminal_width
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_output, write_file
 from attnphase.fixed_points.settings import sample_complexity
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
+
+with loaded_on_use(__name__):
+    from attnphase.checks import consistency
+    from attnphase.pages import page
+    from attnphase.problem import problem as problems
+    from attnphase.problem import template as templates
+    from attnphase.problem import toml
 
 __all__ = ["check", "derive", "init"]
 
@@ -23,9 +31,7 @@ def _offered(what: str) -> Words:
     """The kinds that the template has an example of."""
 
     def read() -> tuple[str, ...]:
-        from attnphase.problem.template import OFFERED
-
-        return OFFERED[what]
+        return templates.OFFERED[what]
 
     return Words(read)
 
@@ -50,11 +56,8 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
     """
     if output is not None:
         check_output(output, force)
-    from attnphase.problem import Problem, parse_setting
-    from attnphase.problem.template import changes_for, template
-
-    problem = Problem().with_fields(changes_for(**wanted) | dict(map(parse_setting, changes)))
-    text = template(problem)
+    problem = problems.Problem().with_fields(templates.changes_for(**wanted) | dict(map(toml.parse_setting, changes)))
+    text = templates.template(problem)
     if output is None:
         click.echo(text, nl=False)
         return 0
@@ -87,9 +90,7 @@ def derive(
     if concrete and limit != "trained":
         raise ProblemError("concrete", f"--concrete does not go with --limit {limit}, whose sizes are symbols.")
     problem = problem_of(problem_file, changes)
-    from attnphase.pages.page import derive as derive_equations
-
-    click.echo(getattr(derive_equations(problem, concrete=concrete, limit=limit, progress=not quiet), form))
+    click.echo(getattr(page.derive(problem, concrete=concrete, limit=limit, progress=not quiet), form))
     return 0
 
 
@@ -115,9 +116,7 @@ def check(
     """
     alpha = sample_complexity("alpha", alpha)
     problem = solvable(problem_of(problem_file, changes), (branch,))
-    from attnphase.checks.consistency import check as check_problem
-
-    report = check_problem(problem, alpha, branch, experiment=experiment, progress=not quiet)
+    report = consistency.check(problem, alpha, branch, experiment=experiment, progress=not quiet)
     if as_json:
         click.echo(report.to_json())
     elif not quiet:

@@ -1,7 +1,7 @@
 """The group of all commands: how an expected error becomes one sentence, and an exit code.
 
-Exit codes: 0 done, 1 not converged, 2 bad input or a result that cannot be written, 130 interrupted, 143 told to
-end; how the process ends otherwise, `attnphase.__main__` says.
+Exit codes: 0 done, 1 not converged, 2 bad input or a result that cannot be written, 70 a fault of the program,
+130 interrupted, 143 told to end, 141 nobody reads standard output any more (`attnphase.cli.streams`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from typing import Any, NoReturn
 import click
 
 from attnphase.errors import AttnphaseError
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
+
+with loaded_on_use(__name__):
+    import traceback
+
+    from attnphase import version
 
 __all__ = ["main"]
 
 _LONGEST = 600  # characters of a sentence
+_FAULT = 70
 _ALIASES = {"one-step": "one-rsb"}  # names that commands had before
 _FIELDS = {"--omega": "teacher.omega", "--sigma": "tokens.sigma", "--lambda": "regularizer.strength"}
 
@@ -43,13 +50,25 @@ class _Program(click.Group):
             _end(f"{error.format_message()}{_field_meant(error)}")
         except click.Abort as abort:  # what click makes of Ctrl-C, and of the end of a file
             if isinstance(abort.__cause__, EOFError):
-                raise abort.__cause__ from None
+                _end_by_fault(abort.__cause__)
             click.echo("attnphase: interrupted.", err=True)
             sys.exit(exit_code(abort.__cause__))
+        except SystemExit:
+            raise
         except OSError as error:
             _end(f"{error.filename}: {error.strerror}." if error.filename else str(error))
         except AttnphaseError as error:
             _end(str(error), error.exit_code)
+        except MemoryError as error:
+            reason = f" ({error})" if str(error) else ""
+            _end(f"memory ran out{reason}: end other programs, or take fewer nodes, tokens or samples")
+        except ImportError as error:
+            first: BaseException = error  # the last has a page of advice
+            while (before := first.__cause__ or first.__context__) is not None:
+                first = before
+            _end(f"{_described(first)}: a package cannot be loaded; is it installed whole, and is memory left?")
+        except BaseException as error:
+            _end_by_fault(error)
 
 
 def _field_meant(error: click.ClickException) -> str:
@@ -69,15 +88,24 @@ def _end(sentence: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
+def _end_by_fault(error: BaseException) -> NoReturn:
+    traceback.print_exception(error)
+    what = "this is a fault of attnphase, not of its input; please report it with the lines above"
+    click.echo(f"attnphase: fault: {_described(error)}: {what}.", err=True)
+    sys.exit(_FAULT)
+
+
+def _described(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(":. ")
+
+
 def _show_warning(message: Warning | str, *_: Any) -> None:
     click.echo(f"attnphase: warning: {message}", err=True)
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        from attnphase.version import __version__
-
-        click.echo(f"attnphase {__version__}")
+        click.echo(f"attnphase {version.__version__}")
         ctx.exit()
 
 

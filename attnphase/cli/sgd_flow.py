@@ -11,20 +11,24 @@ from attnphase import arguments
 from attnphase.cli.inputs import checked_checkpoint, problem_of
 from attnphase.cli.options import (
     allow_unconverged_option,
-    force_option,
-    json_option,
-    output_option,
     problem_options,
-    quiet_option,
+    result_options,
 )
-from attnphase.cli.outcomes import deliver, interruption_told, kept_file
+from attnphase.cli.outcomes import Result, interruption_told, kept_file
 from attnphase.cli.values import NUMBERS
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import BASINS
-from attnphase.files.writing import check_data, check_dataset, check_figure
+from attnphase.files.writing import check_data, check_figure
 from attnphase.fixed_points.settings import check_affordable, omegas
+from attnphase.lazy import loaded_on_use
 from attnphase.theories.sgd_flow.noise import of_fields
 from attnphase.theories.sgd_flow.settings import FlowSettings, FlowStatus
+
+with loaded_on_use(__name__):
+    from attnphase import figures
+    from attnphase.data import files as netcdf
+    from attnphase.figures import sgd_flow
+    from attnphase.theories.sgd_flow import run, text
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,9 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["basins", "flow", "stationary"]
 
 _rate_option = click.option(
-    "--learning-rate", type=float, default=0.0, show_default=True, help="Of one-pass SGD; 0 is gradient flow."
+    "--learning-rate",
+    default=FlowSettings.learning_rate,
+    show_default=True,
+    help="Of one-pass SGD; 0 is gradient flow.",
 )
-_batch_option = click.option("--batch", type=int, default=1, show_default=True, help="Fresh samples of a step.")
+_batch_option = click.option("--batch", default=FlowSettings.batch, show_default=True, help="Fresh samples of a step.")
 
 
 @click.command()
@@ -50,13 +57,10 @@ _batch_option = click.option("--batch", type=int, default=1, show_default=True, 
 )
 @_rate_option
 @_batch_option
-@click.option("--until", type=float, default=100.0, show_default=True, help="Time: steps over d, times eta of flow.")
-@click.option("--records", type=int, default=101, show_default=True, help="Times in the result.")
-@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Of the integration in time.")
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
-@quiet_option
+@click.option("--until", default=FlowSettings.until, show_default=True, help="Time: steps over d, times eta of flow.")
+@click.option("--records", default=FlowSettings.records, show_default=True, help="Times in the result.")
+@click.option("--tolerance", default=FlowSettings.tolerance, show_default=True, help="Of the integration in time.")
+@result_options
 def flow(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -66,22 +70,17 @@ def flow(
     until: float,
     records: int,
     tolerance: float,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
+    result: Result,
 ) -> int:
     """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
 
     Exit code 1 if the weights run away. A start that ends at a saddle has the status at_saddle, and is named.
     """
     settings = FlowSettings(learning_rate, batch, until, records, tolerance)
-    from attnphase.theories.sgd_flow.run import flow as follow_flow
-    from attnphase.theories.sgd_flow.run import starts_of
-
-    starts = starts_of(start)
-    problem = _moving(settings, output, force, problem_file, changes)
-    ds = follow_flow(
+    starts = run.starts_of(start)
+    result.check()
+    problem = _moving(settings, problem_file, changes)
+    ds = run.flow(
         problem,
         starts[0] if len(starts) == 1 else starts,
         learning_rate,
@@ -89,11 +88,9 @@ def flow(
         batch=batch,
         records=records,
         tolerance=tolerance,
-        progress=not quiet,
+        progress=not result.quiet,
     )
-    from attnphase.theories.sgd_flow.text import flow_table
-
-    deliver(ds, flow_table, output, force, as_json, quiet)
+    result.deliver(ds, text.flow_table)
     away = int((ds["status"] == FlowStatus.diverged).sum())
     if away:
         click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
@@ -113,10 +110,7 @@ def flow(
 @_batch_option
 @click.option("--starts", type=int, default=12, show_default=True, help="Random starts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random starts.")
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
-@quiet_option
+@result_options
 def stationary(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -124,26 +118,19 @@ def stationary(
     batch: int,
     starts: int,
     seed: int,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
+    result: Result,
 ) -> int:
     """Find the stationary points of the dynamics, stable or not, with their eigenvalues.
 
     Exit code 1 if none is found.
     """
     settings = FlowSettings(learning_rate, batch)
-    from attnphase.theories.sgd_flow.run import starts_count
-    from attnphase.theories.sgd_flow.run import stationary as find
-
-    starts_count(starts)
+    run.starts_count(starts)
     arguments.whole("seed", seed, 0)
-    problem = _moving(settings, output, force, problem_file, changes)
-    from attnphase.theories.sgd_flow.text import stationary_table
-
-    ds = find(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
-    deliver(ds, stationary_table, output, force, as_json, quiet)
+    result.check()
+    problem = _moving(settings, problem_file, changes)
+    ds = run.stationary(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not result.quiet)
+    result.deliver(ds, text.stationary_table)
     return 0
 
 
@@ -168,11 +155,8 @@ def stationary(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where every end found is kept; beside the output by default.",
 )
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def basins(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -186,11 +170,8 @@ def basins(
     figure_file: Path | None,
     runs: Path | None,
     checkpoint: Path | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
 ) -> int:
     """Find which stationary point starts between encodings (0 degrees) and teacher (90) lead to, and when.
 
@@ -198,41 +179,31 @@ def basins(
     start is not at rest when the time is over, or runs away.
     """
     settings = FlowSettings(learning_rate, batch, until)
-    from attnphase.theories.sgd_flow.run import angles_of, noise_of, scales_of
-    from attnphase.theories.sgd_flow.run import basins as follow_basins
-
-    omega, scale, angle, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
+    omega, scale, angle, noise = omegas("omega", omega), run.scales_of(scale), run.angles_of(angle), run.noise_of(noise)
     if runs is not None and figure_file is None:
         raise ProblemError("runs", "--runs are drawn in the figure of the boundaries: name a --figure.")
     if any(change.partition("=")[0].strip() == "teacher.omega" for change in changes):
         raise ProblemError("set", "basins varies teacher.omega: give its values with --omega, not with --set.")
     if figure_file is not None:
-        check_figure(figure_file, force)
-        if output is not None and figure_file.absolute() == output.absolute():
+        check_figure(figure_file, result.force)
+        if result.output is not None and figure_file.absolute() == result.output.absolute():
             raise ProblemError("figure", "--figure and --output name one file: name two.")
     if runs is not None:
         check_data(runs)
-    checkpoint = checked_checkpoint(BASINS, checkpoint, output, force, figure_file)
-    problem = _moving(settings, None, force, problem_file, changes)
+    checkpoint = checked_checkpoint(BASINS, checkpoint, result.output, result.force, figure_file)
+    problem = _moving(settings, problem_file, changes)
     beside = None
     if runs is not None:
-        from attnphase.data.files import load_dataset
-        from attnphase.figures.sgd_flow import starts_of
-
-        beside = load_dataset(runs)
-        starts_of(beside)  # refused before anything is followed
+        beside = netcdf.load_dataset(runs)
+        sgd_flow.starts_of(beside)  # refused before anything is followed
     asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
     with interruption_told(lambda: kept_file(checkpoint)):
-        ds = follow_basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)
-    from attnphase.theories.sgd_flow.text import basins_table
-
-    deliver(ds, basins_table, output, force, as_json, quiet)  # first: nothing that drawing meets loses the data
-    if checkpoint is not None and output is not None:
+        ds = run.basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not result.quiet, **asked)
+    result.deliver(ds, text.basins_table)  # first: nothing that drawing meets loses the data
+    if checkpoint is not None and result.output is not None:
         checkpoint.unlink(missing_ok=True)
     if figure_file is not None:
-        from attnphase.figures import basins_figure, save_figure
-
-        save_figure(basins_figure(ds, beside), figure_file)
+        figures.save_figure(figures.basins_figure(ds, beside), figure_file)
     return _all_ended(ds, allow_unconverged)
 
 
@@ -251,12 +222,8 @@ def _all_ended(ds: xr.Dataset, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
-def _moving(
-    settings: FlowSettings, output: Path | None, force: bool, problem_file: Path | None, changes: tuple[str, ...]
-) -> Problem:
-    """The problem, if it has a dynamics; the output is checked before."""
-    if output is not None:
-        check_dataset(output, force)
+def _moving(settings: FlowSettings, problem_file: Path | None, changes: tuple[str, ...]) -> Problem:
+    """The problem, if it has a dynamics."""
     problem = problem_of(problem_file, changes)
     settings.check(problem)
     check_affordable(of_fields(problem))

@@ -13,7 +13,14 @@ from attnphase import arguments
 from attnphase.cli.outcomes import convergence, interruption_told
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset
+from attnphase.lazy import loaded_on_use
 from attnphase.sweeps.places import check_plan
+
+with loaded_on_use(__name__):
+    import xarray as xr
+
+    from attnphase.data import counts, reading
+    from attnphase.sweeps import blocks as divided
 
 __all__ = ["distribution_options", "in_blocks", "make_plan", "merge_plan", "needed", "solve_block"]
 
@@ -34,6 +41,7 @@ def distribution_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of a sweep that is done elsewhere, or in parts."""
     options = (
         click.option("--scheduler", metavar="ADDRESS", help="Solve on a live Dask cluster, as tcp://10.0.0.1:8786."),
+        click.option("--shard", metavar="K/N", help="Solve share K of N; then, without it, --resume writes OUTPUT."),
         click.option("--plan", type=int, metavar="N", help="Write a plan of N blocks into the folder OUTPUT."),
         click.option("--block", type=int, metavar="K", help="Solve block K, from 1 on, of the plan in FOLDER."),
         click.option("--merge", is_flag=True, help="Write the result of all blocks of the plan in FOLDER."),
@@ -78,9 +86,7 @@ def _folder(folder: Path | None, call: str) -> Path:
 
 def make_plan(grid: dict[str, Any], blocks: int, folder: Path, force: bool, quiet: bool) -> int:
     """Write the plan of a sweep into a folder."""
-    from attnphase.sweeps.blocks import plan_sweep
-
-    plan = plan_sweep(**grid, blocks=blocks, folder=folder, force=force)
+    plan = divided.plan_sweep(**grid, blocks=blocks, folder=folder, force=force)
     if not quiet:
         lines, points = len(plan.lines), sum(len(line.alphas) for line in plan.lines)
         least, most = _duration(min(plan.seconds)), _duration(max(plan.seconds))
@@ -95,19 +101,14 @@ def solve_block(folder: Path | None, block: int, workers: int | None, allowed: b
     if workers is not None:
         arguments.whole("workers", workers, 1)
     folder = _folder(folder, "--block K")
-    import xarray as xr
-
-    from attnphase.data.counts import counted
-    from attnphase.sweeps.blocks import run_block
 
     with interruption_told(lambda: "finished lines are kept; run the same command again"):
-        lines = run_block(folder, block, workers=workers, progress=not quiet)
+        lines = divided.run_block(folder, block, workers=workers, progress=not quiet)
     plain = [ds[["status", "residual"]].drop_vars("branch").expand_dims(line=[label]) for label, ds in lines.items()]
     ended = xr.concat(plain, "line")
     if not quiet:
-        click.echo(
-            f"{folder}: block {block}, {len(lines)} line{'' if len(lines) == 1 else 's'}: {counted(ended.status)}"
-        )
+        count = f"{len(lines)} line{'' if len(lines) == 1 else 's'}"
+        click.echo(f"{folder}: block {block}, {count}: {counts.counted(ended.status)}")
     return convergence(ended, allowed)
 
 
@@ -115,13 +116,9 @@ def merge_plan(folder: Path | None, output: Path, force: bool, allowed: bool, qu
     """Write the result of a plan."""
     check_dataset(output, force)
     folder = _folder(folder, "--merge")
-    from attnphase.data.counts import status_counts
-    from attnphase.data.reading import problem_of
-    from attnphase.sweeps.blocks import merge_blocks
-
-    ds = merge_blocks(folder, output, force=force)
+    ds = divided.merge_blocks(folder, output, force=force)
     if not quiet:
-        click.echo(f"{output}: {status_counts(ds, problem_of(ds))}")
+        click.echo(f"{output}: {counts.status_counts(ds, reading.problem_of(ds))}")
     return convergence(ds, allowed)
 
 

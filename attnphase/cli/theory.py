@@ -8,32 +8,40 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, solver_settings, varied
+from attnphase.cli.inputs import problem_of, solvable, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
     force_option,
-    json_option,
     output_option,
     problem_options,
     quiet_option,
+    result_options,
     solver_options,
     workers_option,
 )
-from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_lines, print_table, with_command
+from attnphase.cli.outcomes import Result, convergence, interruption_told, kept_lines, print_table
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_absences, thresholds_table
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
-from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities, sample_complexity
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
-from attnphase.sweeps.places import check_scheduler
+from attnphase.sweeps.places import check_scheduler, check_shard
+
+with loaded_on_use(__name__):
+    from attnphase.data import absence, counts, derivatives, trust
+    from attnphase.data import files as netcdf
+    from attnphase.fixed_points import sensitivity, setting
+    from attnphase.sweeps import critical
+    from attnphase.sweeps import grid as grids
+    from attnphase.sweeps import points as single
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnphase.fixed_points.point import BranchPoint
-    from attnphase.fixed_points.settings import SolverSettings
 
 __all__ = ["solve", "sweep", "thresholds"]
 
@@ -47,11 +55,8 @@ __all__ = ["solve", "sweep", "thresholds"]
     "--start", type=click.Path(path_type=Path), metavar="FILE", help="Go on from the point in a file of solve."
 )
 @solver_options
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def solve(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -59,68 +64,46 @@ def solve(
     branch: str,
     of: str | None,
     start: Path | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
     **solver: Any,
 ) -> int:
     """Solve one problem at one sample complexity."""
-    alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
-    if output is not None:
-        check_dataset(output, force)
+    alpha, settings = sample_complexity("alpha", alpha), SolverSettings(**solver)
+    result.check()
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     if of is not None:
-        from attnphase.fixed_points.setting import setting_of
-
-        setting_of("--sensitivity", problem, of, alpha)
-    from attnphase.data.absence import absences, doubts
-    from attnphase.data.trust import distrusts
-    from attnphase.sweeps.points import labelled, solved
-
+        setting.setting_of("--sensitivity", problem, of, alpha)
     begun = None
     if start is not None:
-        from attnphase.data.files import load_dataset
-
-        begun = load_dataset(start)
-    points = solved(problem, alpha, branch, settings, start=begun, progress=not quiet)
+        begun = netcdf.load_dataset(start)
+    points = single.solved(problem, alpha, branch, settings, start=begun, progress=not result.quiet)
     slopes = None if of is None else _differentiated(points, of, settings, branch)
-    if output is not None:
-        from attnphase.data.files import save_dataset
-
-        save_dataset(with_command(labelled(points, branch) if slopes is None else slopes), output, force)
-    if as_json and slopes is None:
+    if result.output is not None:
+        result.save(single.labelled(points, branch) if slopes is None else slopes)
+    if result.as_json and slopes is None:
         click.echo(points_json(points, branch))
-    missing, doubtful = ({}, {}) if quiet else (absences(points), doubts(points))
-    if not (as_json or quiet):
+    missing, doubtful = ({}, {}) if result.quiet else (absence.absences(points), absence.doubts(points))
+    if not (result.as_json or result.quiet):
         print_table(points_table(points, missing, doubtful))
     if slopes is not None:
-        _print_slopes(slopes, as_json, quiet)
+        if not (result.as_json or result.quiet):
+            click.echo()  # below the table of the points
+        result.print(slopes, derivatives.sensitivity_table)
     # of a branch that does not exist enough is said
-    distrusted = {} if quiet else {name: text for name, text in distrusts(points).items() if name not in missing}
+    distrusted = (
+        {} if result.quiet else {name: text for name, text in trust.distrusts(points).items() if name not in missing}
+    )
     for sentence in (*missing.values(), *doubtful.values(), *distrusted.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     if all(point.status == 0 for point in points):
         return 0
-    return convergence(labelled(points, branch), allow_unconverged)
+    return convergence(single.labelled(points, branch), allow_unconverged)
 
 
 def _differentiated(points: list[BranchPoint], of: str, settings: SolverSettings, branch: str) -> xr.Dataset:
     """The dataset of points with their derivatives, for which more must be imported than for the points."""
-    from attnphase.data.derivatives import from_sensitivities
-    from attnphase.fixed_points.sensitivity import sensitivity_at
-
-    return from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
-
-
-def _print_slopes(slopes: xr.Dataset, as_json: bool, quiet: bool) -> None:
-    """The derivatives as a table below that of the points, or all as one JSON object."""
-    from attnphase.data.derivatives import sensitivity_table
-
-    if not (as_json or quiet):
-        click.echo()
-    deliver(slopes, sensitivity_table, None, False, as_json, quiet)
+    return derivatives.from_sensitivities([sensitivity.sensitivity_at(point, of, settings) for point in points], branch)
 
 
 @click.command()
@@ -165,6 +148,7 @@ def sweep(
     force: bool,
     workers: int | None,
     scheduler: str | None,
+    shard: str | None,
     plan: int | None,
     block: int | None,
     merge: bool,
@@ -180,8 +164,9 @@ def sweep(
     Finished lines are kept in a folder next to the output until it is written: after Ctrl-C or a crash, --resume uses
     them. --force without --resume discards them.
 
-    On a cluster with a batch system: "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block, as
-    a job array, then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
+    On a cluster with a batch system: "sweep ... -o OUTPUT --shard K/N" for every K, as a job array, then
+    "sweep ... -o OUTPUT --resume". Or "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block,
+    then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
     """
     part = in_blocks(context)
     if part == "block":
@@ -189,11 +174,12 @@ def sweep(
     output = needed(context, "output", output)
     if part == "merge":
         return merge_plan(problem_file, output, force, allow_unconverged, quiet)
-    alpha, settings = sample_complexities("alpha", needed(context, "alpha", alpha)), solver_settings(**solver)
+    alpha, settings = sample_complexities("alpha", needed(context, "alpha", alpha)), SolverSettings(**solver)
     omega = None if omega is None else omegas("omega", omega)
     if workers is not None:
         arguments.whole("workers", workers, 1)
     check_scheduler(scheduler, workers)
+    check_shard(shard)
     if plan is not None:
         arguments.whole("plan", plan, 1)
         check_folder(output)
@@ -207,22 +193,22 @@ def sweep(
     grid |= {"fields": fields, "settings": settings}
     if plan is not None:
         return make_plan(grid, plan, output, force, quiet)
-    from attnphase.data.counts import status_counts
-    from attnphase.sweeps.grid import sweep as sweep_problem
-
-    with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):
-        ds = sweep_problem(
+    again = "run the same command again" + (" with --resume" if shard is None else "")
+    with interruption_told(lambda: kept_lines(output, again)):
+        ds = grids.sweep(
             **grid,
             refine=refine,
             workers=workers,
             scheduler=scheduler,
+            shard=shard,
             output=output,
             resume="fitting" if resume_fitting else resume,
             force=force,
             progress=not quiet,
         )
     if not quiet:
-        click.echo(f"{output}: {status_counts(ds, problem)}")
+        share = "" if shard is None else f"share {shard}: "
+        click.echo(f"{output}: {share}{counts.status_counts(ds, problem)}")
     return convergence(ds, allow_unconverged)
 
 
@@ -239,10 +225,7 @@ def sweep(
 )
 @click.option("--alpha", type=(float, float), metavar="LOW HIGH", help="Range searched.")
 @click.option("--transitions", is_flag=True, help="Locate spinodals and the onsets of theta and m as well.")
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
-@quiet_option
+@result_options
 def thresholds(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -250,10 +233,7 @@ def thresholds(
     vary: tuple[str, ...],
     alpha: tuple[float, float] | None,
     transitions: bool,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
+    result: Result,
 ) -> int:
     """Find alpha_c and alpha_l, and with --transitions where the branches begin.
 
@@ -269,15 +249,12 @@ def thresholds(
     wanted = omegas("omega", [value for values in omega for value in values]) if omega else None
     if wanted is not None and fields:
         raise ProblemError("vary", "--omega and --vary cannot both be given: thresholds vary along one field.")
-    if output is not None:
-        check_dataset(output, force)
+    result.check()
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
-    from attnphase.sweeps.critical import thresholds as find_thresholds
-
-    ds = find_thresholds(
-        problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not quiet
+    ds = critical.thresholds(
+        problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not result.quiet
     )
-    deliver(ds, thresholds_table, output, force, as_json, quiet)
-    for sentence in [] if quiet else thresholds_absences(ds):
+    result.deliver(ds, thresholds_table)
+    for sentence in [] if result.quiet else thresholds_absences(ds):
         click.echo(f"attnphase: {sentence}", err=True)
     return 0

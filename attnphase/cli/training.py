@@ -14,18 +14,28 @@ from attnphase.cli.options import (
     device_option,
     force_option,
     json_option,
-    output_option,
     problem_options,
     quiet_option,
+    result_options,
 )
-from attnphase.cli.outcomes import ended, files_named, interruption_told, print_table, with_command
+from attnphase.cli.outcomes import Result, ended, files_named, interruption_told
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS, suited
 from attnphase.files.checkpoints import RUNS
 from attnphase.files.writing import check_data, check_figure
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.progress import progress_line
 from attnphase.state_evolution.branches import BRANCHES
+
+with loaded_on_use(__name__):
+    from attnphase import figures as plots
+    from attnphase.checks import comparison as comparing
+    from attnphase.data import files as netcdf
+    from attnphase.experiments import plan as plans
+    from attnphase.experiments import simulate as simulation
+    from attnphase.paper import catalogue, run
+    from attnphase.theories.bayes_optimal import text as posterior_text
 
 __all__ = ["compare", "experiment", "simulate"]
 
@@ -74,11 +84,8 @@ _FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not (kind.one_
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where finished runs and the state of the running ones are kept; beside the output by default.",
 )
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def simulate(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -87,11 +94,8 @@ def simulate(
     dimension: tuple[int, ...],
     optimizer: str | None,
     checkpoint: Path | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
     **settings: Any,
 ) -> int:
     """Train students at finite dimension, or run Bayes-optimal message passing (bayes-gamp).
@@ -99,32 +103,20 @@ def simulate(
     An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a run
     diverged or did not reach its tolerance.
     """
-    from attnphase.experiments.plan import Plan
-
     asked: dict[str, Any] = {"alpha": alpha, "start": starts or None, "dimension": dimension}
     asked |= settings | {"optimizer": optimizer}
-    plan = Plan.of(**asked)
-    checkpoint = checked_checkpoint(RUNS, checkpoint, output, force)
+    plan = plans.Plan.of(**asked)
+    checkpoint = checked_checkpoint(RUNS, checkpoint, result.output, result.force)
     problem = problem_of(problem_file, changes)
     if optimizer is None:
         asked["optimizer"] = suited("lbfgs", problem)
-        plan = Plan.of(**asked)
+        plan = plans.Plan.of(**asked)
     plan.check(problem)
-    from attnphase.data.files import save_dataset, to_json
-    from attnphase.theories.bayes_optimal.text import posterior_table
-
     with interruption_told(lambda: _kept_runs(checkpoint)):
-        from attnphase.experiments.simulate import simulate as simulate_problem
-
-        ds = simulate_problem(problem=problem, checkpoint=checkpoint, progress=not quiet, **asked)
-    if output is not None:
-        save_dataset(with_command(ds), output, force)
-        if checkpoint is not None:
-            checkpoint.unlink(missing_ok=True)
-    if as_json:
-        click.echo(to_json(ds))
-    elif not quiet:
-        print_table(posterior_table(ds) if plan.settings.kind.posterior else runs_table(ds))
+        ds = simulation.simulate(problem=problem, checkpoint=checkpoint, progress=not result.quiet, **asked)
+    result.deliver(ds, posterior_text.posterior_table if plan.settings.kind.posterior else runs_table)
+    if checkpoint is not None and result.output is not None:
+        checkpoint.unlink(missing_ok=True)
     return ended(ds, allow_unconverged)
 
 
@@ -156,15 +148,11 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
     Writes two datasets, a figure and a text. An interrupted command goes on when it is given again. docs/experiments.md
     says what each takes.
     """
-    from attnphase.paper.catalogue import check_results, planned
-
     given = {key: value for key, value in overrides.items() if value is not None}
-    asked = planned(name, size, seed=seed, overrides=given)
-    check_results(asked.experiment, output, force)
-    from attnphase.paper.run import run_experiment
-
+    asked = catalogue.planned(name, size, seed=seed, overrides=given)
+    catalogue.check_results(asked.experiment, output, force)
     with interruption_told(lambda: f"finished runs are kept in {output}; run the same command again to go on"):
-        run_experiment(
+        run.run_experiment(
             asked,
             output,
             force=force,
@@ -212,20 +200,16 @@ def compare(
         check_figure(figure_file, force)
     for path in (theory, experiment):
         check_data(path)
-    from attnphase.checks.comparison import compare as compare_datasets
-    from attnphase.data.files import load_dataset
-
     problem = problem_of(problem_file, changes) if problem_file is not None or changes else None
-    datasets = load_dataset(theory), load_dataset(experiment)
+    datasets = netcdf.load_dataset(theory), netcdf.load_dataset(experiment)
     with files_named(theory=[theory], experiment=[experiment]):
-        comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
+        comparison = comparing.compare(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
-        from attnphase.checks.comparison import Comparison
-        from attnphase.figures import comparison_figure, save_figure, trajectory_figure
-
         with progress_line(not quiet, "drawing"):
-            whole = isinstance(comparison, Comparison)
-            save_figure(comparison_figure(comparison) if whole else trajectory_figure(comparison), figure_file)
+            whole = isinstance(comparison, comparing.Comparison)
+            plots.save_figure(
+                plots.comparison_figure(comparison) if whole else plots.trajectory_figure(comparison), figure_file
+            )
     if as_json:
         click.echo(comparison.to_json())
     elif not quiet:

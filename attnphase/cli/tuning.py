@@ -8,22 +8,24 @@ from typing import Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, solver_settings
+from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
-    force_option,
     iteration_options,
-    json_option,
-    output_option,
     problem_options,
-    quiet_option,
+    result_options,
 )
-from attnphase.cli.outcomes import deliver
-from attnphase.files.writing import check_dataset
+from attnphase.cli.outcomes import Result
 from attnphase.fixed_points.optimum import LOWEST, METRICS, OptimumStatus
-from attnphase.fixed_points.settings import sample_complexities
+from attnphase.fixed_points.settings import SolverSettings, sample_complexities
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
+
+with loaded_on_use(__name__):
+    from attnphase.data import derivatives
+    from attnphase.fixed_points import setting
+    from attnphase.sweeps import tuning
 
 __all__ = ["tune"]
 
@@ -41,11 +43,8 @@ __all__ = ["tune"]
     help="Range of the field; from a hundredth of its value to a hundredfold by default.",
 )
 @iteration_options
-@output_option(help="Write a netCDF file.")
-@force_option
-@json_option
 @allow_unconverged_option
-@quiet_option
+@result_options
 def tune(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -54,29 +53,20 @@ def tune(
     metric: str,
     branch: str,
     between: tuple[float, float] | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
+    result: Result,
     allow_unconverged: bool,
-    quiet: bool,
     **solver: Any,
 ) -> int:
     """Find the value of a field that minimises a metric of a branch, along alpha."""
-    alpha, settings = sample_complexities("alpha", alpha), solver_settings(**solver)
+    alpha, settings = sample_complexities("alpha", alpha), SolverSettings(**solver)
     arguments.word("metric", metric, METRICS)
-    if output is not None:
-        check_dataset(output, force)
-    from attnphase.fixed_points.setting import tuned_range
-
+    result.check()
     problem = solvable(problem_of(problem_file, changes), () if branch == LOWEST else (branch,))
-    tuned_range(problem, over, between, alpha[0])
-    from attnphase.data.derivatives import tuned_table
-    from attnphase.sweeps.tuning import tune as tune_problem
-
-    ds = tune_problem(
-        problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not quiet
+    setting.tuned_range(problem, over, between, alpha[0])
+    ds = tuning.tune(
+        problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not result.quiet
     )
-    deliver(ds, tuned_table, output, force, as_json, quiet)
+    result.deliver(ds, derivatives.tuned_table)
     lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == OptimumStatus.not_converged].tolist()
     if not lost:
         return 0

@@ -9,6 +9,11 @@ from typing import Any
 
 import click
 
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    import numpy as np
+
 __all__ = ["NUMBERS", "WHOLE_NUMBERS", "ManyValues", "Symbols", "Words"]
 
 
@@ -44,8 +49,6 @@ class _Numbers(_Values):
             self.fail(f"{text!r} needs finite START and STOP, and a COUNT from 1 to 1000000.", param, ctx)
         if rest and min(limits) <= 0:
             self.fail(f"{text!r} needs a positive START and STOP to be spaced evenly in the logarithm.", param, ctx)
-        import numpy as np
-
         return tuple((np.geomspace if rest else np.linspace)(*limits, size).tolist())
 
     def fits(self, value: str) -> bool:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.fixed_points.point import BranchPoint
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.starts import SMALL_SIGNAL, initial_overlaps
 
-if TYPE_CHECKING:
+with loaded_on_use(__name__):
     import xarray as xr
 
 __all__ = ["absences", "absent", "doubts", "undecided", "unevaluated"]
@@ -39,8 +40,6 @@ def absent(ds: xr.Dataset, problem: Problem) -> xr.DataArray:
     xarray.DataArray
         Over the swept dimensions.
     """
-    import xarray as xr
-
     status = ds["status"]
     if "on_branch" in ds:
         return (ds["on_branch"] == Identity.merged) & (status != NOT_COMPUTED)

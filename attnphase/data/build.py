@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,13 @@ from attnphase.data.variables import (
 )
 from attnphase.errors import DatasetError
 from attnphase.fixed_points.threshold import Outcome
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.version import __version__
 
-if TYPE_CHECKING:
+with loaded_on_use(__name__):
+    from importlib import metadata
+
     import xarray as xr
 
     from attnphase.fixed_points.continuation import Curve
@@ -342,8 +345,6 @@ def from_histogram(
     xarray.Dataset
     """
     places = ("mechanism", "run")
-    import xarray as xr
-
     variables = labelled(columns, {variable: (*places, *variable.dims) for variable in HISTOGRAM_VARIABLES})
     epochs = columns["epoch_accuracy"].shape[-1]
     values = {"mechanism": list(mechanisms), "run": range(runs), "stage": HISTOGRAM_STAGES}
@@ -424,8 +425,6 @@ def assemble(
     title: str,
 ) -> xr.Dataset:
     """A dataset of a kind on a problem, of its variables over the swept dimensions and those of each."""
-    import xarray as xr  # a third of a second, which who prints points does not need
-
     leading = tuple(coordinate_name(name) for name in swept)
     known = [one for one in SCHEMAS[kind] if one.name in columns or not one.optional]
     variables = labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in known})
@@ -450,8 +449,6 @@ def labelled(columns: Mapping[str, NDArray[Any]], dims: Mapping[Variable, tuple[
 
 def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, Any]:
     """The global attributes of every dataset, but for the problem's."""
-    from importlib.metadata import version
-
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "title": title,
@@ -460,7 +457,7 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
         "seed": seed,
         "rule": rule,
         "attnphase_version": __version__,
-        **{f"{name}_version": version(name) for name in ("numpy", "scipy", "numba")},
+        **{f"{name}_version": metadata.version(name) for name in ("numpy", "scipy", "numba")},
         "python_version": platform.python_version(),
         "created": created,
         "history": f"{created}: attnphase {__version__}: {title}",

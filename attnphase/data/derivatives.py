@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 from attnphase.data.build import assemble, by_cluster, coordinate, coordinate_name, point_columns
 from attnphase.data.text import Table, entries_of, format_value
 from attnphase.data.variables import SENSITIVITY_VARIABLES, TUNED_VARIABLES
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    from attnphase.data import reading
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,10 +64,8 @@ def _column(
 
 def sensitivity_table(ds: xr.Dataset) -> Table:
     """Derivatives: a row for each quantity, a column for each branch."""
-    from attnphase.data.reading import problem_of
-
     ds = ds if "branch" in ds.dims else ds.expand_dims("branch")
-    problem, rows = problem_of(ds), []
+    problem, rows = reading.problem_of(ds), []
     for one in _DERIVATIVES:
         if one.name.endswith("_hat"):
             continue

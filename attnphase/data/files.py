@@ -16,6 +16,10 @@ from attnphase.data.validate import validate_dataset
 from attnphase.errors import DatasetError
 from attnphase.files.reading import LARGEST_BINARY, open_input
 from attnphase.files.writing import check_dataset, write_file
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    import netCDF4
 
 __all__ = ["load_dataset", "save_dataset", "to_json", "write_dataset"]
 
@@ -109,8 +113,6 @@ def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
 
 def _check_content(path: str, refuse: Callable[[str], DatasetError]) -> None:
     """Refuse variables that fill no file but would fill the memory: what was never written takes no place."""
-    import netCDF4  # which a solve that reads no file is spared
-
     with netCDF4.Dataset(path) as file:
         sizes = {name: 8 * math.prod(variable.shape) for name, variable in file.variables.items()}
     if sum(sizes.values()) > LARGEST_BINARY:

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnphase.errors import ProblemError
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.overlaps import Overlaps
+
+with loaded_on_use(__name__):
+    from attnphase.data import validate
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,9 +38,7 @@ def start_in(ds: xr.Dataset, problem: Problem, branch: str) -> Overlaps:
     ProblemError
         It has other points, or more.
     """
-    from attnphase.data.validate import validate_dataset
-
-    validate_dataset(ds)
+    validate.validate_dataset(ds)
     if ds.attrs["schema"] not in ("points", "sensitivity"):
         raise ProblemError("start", f"start must hold a point of attnphase.solve, not {ds.attrs['schema']}.")
     swept = [str(dim) for dim in ds["status"].dims if dim != "branch"]

@@ -13,9 +13,17 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    import numpy as np
+
+    from attnphase.data import build, reading, variables
+    from attnphase.fixed_points import verdict
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -282,15 +290,11 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
     doubtful : collection of str
         Branches of which that is not decided, which get another mark.
     """
-    from attnphase.data.build import point_columns
-    from attnphase.data.variables import POINT_VARIABLES
-    from attnphase.fixed_points.verdict import IDENTITIES
-
     names = [point.branch for point in points]
-    columns = point_columns(points, {"branch": names})
+    columns = build.point_columns(points, {"branch": names})
     rows = []
-    for variable in POINT_VARIABLES:
-        if variable.name.endswith("_hat") or variable.name in IDENTITIES:
+    for variable in variables.POINT_VARIABLES:
+        if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES:
             continue
         dims, sizes = variable.dims_of(points[0].problem), columns[variable.name].shape[1:]
         for label, index in entries_of(variable.name, dims, sizes):
@@ -316,8 +320,6 @@ def _short(value: float) -> str:
 
 def entries_of(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
-    import numpy as np
-
     for index in np.ndindex(*sizes):
         if tuple(dims[-2:]) == ("row", "col") and index[-1] < index[-2]:
             continue
@@ -327,25 +329,18 @@ def entries_of(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator
 
 def points_json(points: Sequence[BranchPoint], branch: str) -> str:
     """Return the points of a branch, or of ``"all"``, as `attnphase.data.files.to_json` does their dataset."""
-    from attnphase.data.build import point_columns
-
     names = [point.branch for point in points]
-    columns = point_columns(points, {"branch": names} if branch == "all" else {})
+    columns = build.point_columns(points, {"branch": names} if branch == "all" else {})
     place = {"branch": names if branch == "all" else names[0], "alpha": points[0].alpha}
     return json_text(place | {name: column.tolist() for name, column in columns.items()})
 
 
 def runs_table(ds: xr.Dataset) -> Table:
     """Experiments: a row for each point of the grid, with means over the seeds and their standard errors."""
-    import numpy as np
-
-    from attnphase.data.reading import overlap_size
-    from attnphase.data.variables import RunStatus
-
     scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
     columns = {name: ds[name] for name in scalars}
     for name in ("m", "theta"):  # their size is the same in every frame of the weights
-        size = overlap_size(ds, name)
+        size = reading.overlap_size(ds, name)
         columns[f"|{name}[1]|"] = (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size
     if bool((columns["density"] == 1).all()):
         del columns["density"]
@@ -360,10 +355,10 @@ def runs_table(ds: xr.Dataset) -> Table:
         place = dict(zip(("start", "dimension", "alpha"), index, strict=True))
         here = ds.isel(place)
         statuses = here["status"].to_numpy().tolist()
-        counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in RunStatus if s in statuses)
+        counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in variables.RunStatus if s in statuses)
         row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
         for values in (column.isel(place).to_numpy() for column in columns.values()):
-            values = values[here["status"].to_numpy() != RunStatus.diverged]
+            values = values[here["status"].to_numpy() != variables.RunStatus.diverged]
             error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
             row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
         rows.append((*row, f"{float(here['gradient_norm'].max()):.1e}", counts))
@@ -393,9 +388,6 @@ def thresholds_absences(ds: xr.Dataset) -> list[str]:
 
 def curve_table(ds: xr.Dataset) -> Table:
     """A followed branch: a row for each point, in the order of the curve."""
-    from attnphase.data.reading import overlap_size
-    from attnphase.data.variables import STATUS_MEANINGS
-
     (name,) = (str(c) for c in ds.coords if ds[c].dims == ("arclength",) and c != "arclength")
     rows = []
     for i in range(ds.sizes["arclength"]):
@@ -403,12 +395,12 @@ def curve_table(ds: xr.Dataset) -> Table:
         rows.append(
             (
                 format_value(float(here["field_value"]), float(here["field_value_stderr"])),
-                *_sizes(here, overlap_size),
+                *_sizes(here),
                 format_value(float(here["training_loss"]), float(here["training_loss_stderr"])),
                 f"{float(here['leading_eigenvalue']):.3f}",
                 "unstable" if int(here["unstable_directions"]) else "stable",
                 "fold" if int(here["turn"]) else "",
-                STATUS_MEANINGS[int(here["status"])],
+                variables.STATUS_MEANINGS[int(here["status"])],
             )
         )
     heads = (name, "|m[1]|", "|theta[1]|", "training_loss", "eigenvalue", "", "turn", "status")
@@ -417,9 +409,6 @@ def curve_table(ds: xr.Dataset) -> Table:
 
 def solutions_table(ds: xr.Dataset) -> Table:
     """Fixed points at one place: a row for each, by rising training loss."""
-    from attnphase.data.reading import overlap_size
-    from attnphase.data.variables import STATUS_MEANINGS
-
     rows = []
     for i in range(ds.sizes["solution"]):
         here = ds.isel(solution=i)
@@ -429,22 +418,22 @@ def solutions_table(ds: xr.Dataset) -> Table:
                 str(int(here["solution"])),
                 str(here["branch"].item()),
                 *errors,
-                *_sizes(here, overlap_size),
+                *_sizes(here),
                 f"{float(here['leading_eigenvalue']):.3f}",
                 str(int(here["unstable_directions"])),
                 str(int(here["found"])),
-                STATUS_MEANINGS[int(here["status"])],
+                variables.STATUS_MEANINGS[int(here["status"])],
             )
         )
     heads = ("", "branch", "training_loss", "test_error", "|m[1]|", "|theta[1]|", "eigenvalue", "unstable", "found")
     return Table((*heads, "status"), tuple(rows), labels=2, left=(1, 9))
 
 
-def _sizes(here: xr.Dataset, size_of: Callable[[xr.Dataset, str], xr.DataArray]) -> list[str]:
+def _sizes(here: xr.Dataset) -> list[str]:
     """Sizes of m and theta of the first token, with errors."""
     cells = []
     for name in ("m", "theta"):
-        size = size_of(here, name)
+        size = reading.overlap_size(here, name)
         error = here[f"{name}_stderr"].isel(token=0)
         if "cluster" in size.dims:
             size = (size**2).sum("cluster") ** 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import pickle
@@ -13,15 +12,9 @@ from typing import Any
 
 import torch
 
-from attnphase.errors import ExperimentError
 from attnphase.files.checkpoints import RUNS
-from attnphase.files.checkpoints import RUNS_BEGIN as _MAGIC
-from attnphase.files.reading import LARGEST_BINARY, read_input
-from attnphase.files.writing import write_file
 
 __all__ = ["Checkpoint"]
-
-_DIGEST = 32  # bytes of a SHA-256
 
 
 @dataclass
@@ -60,17 +53,9 @@ class Checkpoint:
         ExperimentError
             It is damaged, or not a checkpoint.
         """
-
-        def refuse(sentence: str) -> ExperimentError:
-            return ExperimentError(f"{path}: {sentence}")
-
-        whole = read_input(path, "checkpoint", LARGEST_BINARY, refuse)
+        image = io.BytesIO(RUNS.read(path))
         try:
-            rest = whole.removeprefix(_MAGIC)
-            digest, image = rest[:_DIGEST], rest[_DIGEST:]
-            if rest == whole or hashlib.sha256(image).digest() != digest:
-                raise ValueError("digest")
-            content = torch.load(io.BytesIO(image), map_location="cpu", weights_only=True)
+            content = torch.load(image, map_location="cpu", weights_only=True)
             task, plan, finished, running = (content[name] for name in ("task", "plan", "finished", "running"))
             kept = cls(path, json.loads(task), plan=plan, finished=finished, running=running)
             if not all(
@@ -79,7 +64,7 @@ class Checkpoint:
                 raise ValueError("content")
         # what torch says would be advice to run what the file holds
         except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, pickle.UnpicklingError):
-            raise refuse(RUNS.damaged) from None
+            raise RUNS.damaged(path) from None
         return kept
 
     def load(self) -> bool:
@@ -93,13 +78,7 @@ class Checkpoint:
         if self.path is None or not self.path.exists():
             return False
         kept = Checkpoint.read(self.path)
-        theirs, ours = _flat(kept.task), _flat(json.loads(json.dumps(self.task)))
-        differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-        if differing:
-            raise ExperimentError(
-                f"{self.path}: this checkpoint belongs to another experiment, with another value of {differing[0]};"
-                " remove it, or choose another place for this one."
-            )
+        RUNS.require_same(self.path, kept.task, self.task)
         self.plan, self.finished, self.running = kept.plan, kept.finished, kept.running
         return True
 
@@ -119,14 +98,5 @@ class Checkpoint:
         }
         image = io.BytesIO()
         torch.save(state, image)
-        content = image.getvalue()
-        write_file(self.path, _MAGIC + hashlib.sha256(content).digest() + content)
+        RUNS.write(self.path, image.getvalue())
         self._written = time.monotonic()
-
-
-def _flat(task: dict[str, Any]) -> dict[str, Any]:
-    """A task without levels; the name of a value is its own, which says enough."""
-    flat: dict[str, Any] = {}
-    for name, value in task.items():
-        flat |= _flat(value) if isinstance(value, dict) else {name: value}
-    return flat

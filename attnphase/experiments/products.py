@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder
-from attnphase.kernels.package import import_package, write_package
+from attnphase.kernels.package import compile_package, import_package, write_package
 
 __all__ = ["compile_passes", "fields_of", "pull_back"]
 
@@ -55,7 +55,7 @@ def compile_passes() -> Any:
     def build(folder: Path) -> None:
         with filled_aside(folder) as aside:
             write_package(aside, {_PASSES.stem: source})
-            import_package(aside, folder.name, (_PASSES.stem,))
+            compile_package(aside, folder.name, (_PASSES.stem,))
 
     with intact_folder(fingerprint(("passes", hashlib.sha256(source.encode()).hexdigest())), build) as folder:
         return import_package(folder, folder.name, (_PASSES.stem,))[_PASSES.stem]

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 from attnphase import arguments
 from attnphase.experiments.optimizers.kinds import suited
 from attnphase.experiments.plan import Plan
+from attnphase.lazy import loaded_on_use
 from attnphase.problem import Problem
+
+with loaded_on_use(__name__):
+    from attnphase.experiments import runs
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -93,6 +97,4 @@ def simulate(
         checkpoint_interval=checkpoint_interval, progress=progress,
     )  # fmt: skip
     plan.check(problem)
-    from attnphase.experiments.runs import run_plan
-
-    return run_plan(problem, plan)
+    return runs.run_plan(problem, plan)

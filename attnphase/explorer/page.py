@@ -29,6 +29,10 @@ from attnphase.errors import DatasetError
 from attnphase.explorer.payload import Line, Quantity, Table, lines_of, table_of
 from attnphase.extras import require_plotly
 from attnphase.files.writing import check_output, write_file
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    from plotly import offline
 
 __all__ = ["ExplorePage", "explore"]
 
@@ -255,6 +259,4 @@ def _asset(name: str) -> str:
 
 @cache
 def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return _packed(get_plotlyjs().encode())
+    return _packed(offline.get_plotlyjs().encode())

@@ -1,24 +1,29 @@
-"""Checkpoints: refused before the work that they keep begins, or is taken up."""
+"""Checkpoints: what has been computed, in one file that is replaced whole.
+
+A file holds a line that says what it keeps, the SHA-256 of the rest, and the rest: JSON, or what torch writes.
+"""
 
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attnphase import arguments
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError
-from attnphase.files.reading import LARGEST_BINARY, open_input
-from attnphase.files.writing import check_output
+from attnphase.files.reading import LARGEST_BINARY, open_input, read_input
+from attnphase.files.writing import check_output, write_file
+from attnphase.lazy import loaded_on_use
 
-__all__ = ["BASINS", "LIMITS", "RUNS", "RUNS_BEGIN", "CheckpointKind"]
+with loaded_on_use(__name__):  # which --help does not wait for
+    import hashlib
+    import json
 
-RUNS_BEGIN = b"attnphase checkpoint 2\n"
-"""The first line of a checkpoint of training; the SHA-256 of the rest follows, which torch does not check."""
+__all__ = ["BASINS", "LIMITS", "RUNS", "CheckpointKind"]
 
-_ROWS = rb"[0-9a-f]{64}\n\{"  # the SHA-256 of the JSON that follows
-_LONGEST = 128  # bytes of a beginning, at most
+_DIGEST = 32  # bytes of a SHA-256
 
 
 @dataclass(frozen=True)
@@ -27,23 +32,23 @@ class CheckpointKind:
 
     Attributes
     ----------
-    begins : re.Pattern
-        How its file begins.
+    what : str
+        Whose parts it has, such as "basins".
     error : type
         Of the error about a file that is there.
-    what : str
-        Whose parts it has, such as "basins"; empty for training runs.
     """
 
-    begins: re.Pattern[bytes]
+    what: str
     error: type[AttnphaseError]
-    what: str = ""
 
     @property
-    def damaged(self) -> str:
-        """The sentence about a file that is no such checkpoint."""
-        of = f" of {self.what}" if self.what else ""
-        return f"this is not a checkpoint{of}, or it is damaged; remove it if it is one, or name another."
+    def _begin(self) -> bytes:
+        return f"attnphase checkpoint of {self.what}\n".encode("ascii")
+
+    def damaged(self, path: Path) -> AttnphaseError:
+        """The error about a file that is no such checkpoint."""
+        what = f"this is not a checkpoint of {self.what}, or it is damaged"
+        return self.error(f"{path}: {what}; remove it if it is one, or name another.")
 
     def check(self, path: str | os.PathLike[str]) -> Path:
         """Refuse a checkpoint that could not be written, and a file that is no checkpoint.
@@ -70,16 +75,64 @@ class CheckpointKind:
         path = check_output(arguments.path("checkpoint", path), force=True)
         if path.exists():
             with open_input(path, "checkpoint", LARGEST_BINARY, lambda fault: self.error(f"{path}: {fault}")) as file:
-                if not self.begins.match(file.read(_LONGEST)):
-                    raise self.error(f"{path}: {self.damaged}")
+                if file.read(len(self._begin)) != self._begin:
+                    raise self.damaged(path)
         return path
 
+    def read(self, path: Path) -> bytes:
+        """What was written.
 
-RUNS = CheckpointKind(re.compile(re.escape(RUNS_BEGIN)), ExperimentError)
-"""Of training runs."""
+        Raises
+        ------
+        AttnphaseError
+            The file cannot be read, is damaged, or no checkpoint.
+        """
+        whole = read_input(path, "checkpoint", LARGEST_BINARY, lambda fault: self.error(f"{path}: {fault}"))
+        rest = whole.removeprefix(self._begin)
+        if rest == whole or hashlib.sha256(rest[_DIGEST:]).digest() != rest[:_DIGEST]:
+            raise self.damaged(path)
+        return rest[_DIGEST:]
 
-BASINS = CheckpointKind(re.compile(_ROWS), DatasetError, "basins")
+    def write(self, path: Path, content: bytes) -> None:
+        """Replace the file.
+
+        Raises
+        ------
+        DatasetError
+            It cannot be written.
+        """
+        write_file(path, self._begin + hashlib.sha256(content).digest() + content)
+
+    def require_same(self, path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        """Refuse the checkpoint of another task: everything that the numbers depend on, in plain values.
+
+        Raises
+        ------
+        AttnphaseError
+            Naming a value that differs.
+        """
+        theirs, ours = _flat(kept), _flat(json.loads(json.dumps(asked)))
+        differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        if differing:
+            raise self.error(
+                f"{path}: this checkpoint belongs to other {self.what}, with another {differing[0]}; remove it, or"
+                " name another."
+            )
+
+
+def _flat(task: Mapping[str, Any]) -> dict[str, Any]:
+    """A task without levels; the name of a value is its own, which says enough."""
+    flat: dict[str, Any] = {}
+    for name, value in task.items():
+        flat |= _flat(value) if isinstance(value, dict) else {name: value}
+    return flat
+
+
+RUNS = CheckpointKind("training runs", ExperimentError)
+"""Of training runs, the histogram's included."""
+
+BASINS = CheckpointKind("basins", DatasetError)
 """Of where starts lead to."""
 
-LIMITS = CheckpointKind(re.compile(_ROWS), DatasetError, "Bayes-optimal limits")
+LIMITS = CheckpointKind("Bayes-optimal limits", DatasetError)
 """Of Bayes-optimal points."""

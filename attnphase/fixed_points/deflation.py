@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.continuation import followed_at, started, system_of
-from attnphase.fixed_points.family import Family, scale_of
+from attnphase.fixed_points.continuation import fine_enough, on_curve
+from attnphase.fixed_points.family import Family, rules_of, scale_of, share_of_node
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Advance, Callback, silent, uncounted
-from attnphase.solvers.arclength import CurvePoint
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import branches_of, initial_overlaps, random_overlaps
@@ -29,7 +28,6 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["Solution", "solutions_of"]
 
-_SEARCH_POINTS = 256  # Sobol points per replicate of the search; what is found is solved again with more
 _SAME = 1e-2  # distance of two solutions, in units of their overlaps, below which they are one
 _PRESENT = 0.02  # of an informed start's m or theta: an order parameter below it is zero
 _ITERATIONS = 16
@@ -87,17 +85,12 @@ class _Search:
         turned = min(float(np.abs(_invariants(a, range(len(a.q))) - _invariants(b, order)).max()) for order in orders)
         return min(nearest, turned)
 
-    def family(
-        self, start: Overlaps, points: int | None, symmetries: Sequence[ProblemSymmetry] | None = None
-    ) -> Family:
-        """The maps in the sector of a start: all that share its symmetries, or those among some."""
+    def family(self, start: Overlaps, symmetries: Sequence[ProblemSymmetry] | None = None) -> Family:
+        """The maps in the sector of a start, of all that share its symmetries or those among some, on few nodes."""
         sector = Sector.of(start, symmetries or self.system.symmetries, self.system.units)
-        rules = self.system.refinement(self.settings.max_nodes)
-        rule = rules.single()
-        if points is not None and rule.randomised:
-            rule = rules.sobol(min(points, rule.order))
-        first = np.abs(sector.basis).argmax(axis=0)
-        return Family(self.setting, sector, rule, self.settings, (self.scale / sector.sizes)[first], self.setting.alpha)
+        rules, first = rules_of(self.setting.problem, self.settings), np.abs(sector.basis).argmax(axis=0)
+        scale, alpha = (self.scale / sector.sizes)[first], self.setting.alpha
+        return Family(self.setting, sector, rules, rules.first(), self.settings, scale, alpha)
 
 
 @np.errstate(all="ignore")  # what overflows leaves the domain
@@ -127,7 +120,7 @@ def solutions_of(
     """
     settings = settings or SolverSettings()
     setting = Setting(problem, alpha)
-    system = system_of(setting, settings, callback)
+    system = system_of(problem, settings, callback)
     informed = [initial_overlaps(problem, branch) for branch in branches_of(problem)]
     natural = informed[0].scales(system.spectrum.rho)
     scale = np.max([scale_of(one.pack(), one.pack(), natural) for one in informed], axis=0)
@@ -173,7 +166,7 @@ def solutions_of(
 
 def _ends(search: _Search, start: Overlaps, known: Sequence[Overlaps]) -> Iterator[Overlaps]:
     """Where the damped iteration leads, and Newton's method with that and all that is known deflated."""
-    family = search.family(start, _SEARCH_POINTS)
+    family = search.family(start)
     run = Run(search.system, search.setting.alpha, search.settings, family.sector)
     map_ = run.map(family.rule)
     found = run.coarse(map_, family.sector.pack(start), _SEARCHED)
@@ -190,8 +183,7 @@ def _ends(search: _Search, start: Overlaps, known: Sequence[Overlaps]) -> Iterat
 
 def _beside(search: _Search, solution: Overlaps, known: Sequence[Overlaps]) -> list[Overlaps]:
     """Where Newton's method leads from either side of a solution, along the map's slowest direction, that deflated."""
-    family = search.family(solution, _SEARCH_POINTS)
-    family.measuring = False
+    family = search.family(solution)
     place = family.place(solution, search.setting.alpha)
     if family.careful(place) is None or (jacobian := family.derivative(place)) is None:
         return []
@@ -211,7 +203,6 @@ def _deflated(search: _Search, family: Family, start: Overlaps, known: Sequence[
     poles = np.array([one.pack() / search.scale for solution in known for one in search.images(solution)])
     sector = family.sector
     basis = sector.basis * family.scale * (sector.sizes / search.scale)[:, None]
-    family.measuring = False
     place = family.place(start, search.setting.alpha)
     value = family.careful(place)
     best, size = place, np.inf
@@ -235,8 +226,8 @@ def _deflated(search: _Search, family: Family, start: Overlaps, known: Sequence[
 
 
 def _near_enough(family: Family) -> float:
-    """Residual of a place beside which single nodes jump, so that none comes nearer."""
-    return max(_SEARCHED, _JUMPS / family.rule.size)
+    """Residual of a place beside which single nodes jump, so that none comes nearer; no node of lines jumps."""
+    return _SEARCHED if family.rule.lines is not None else max(_SEARCHED, _JUMPS * share_of_node(family.rule))
 
 
 def _pull(basis: Array, poles: Array, at: Array) -> Array:
@@ -278,22 +269,18 @@ def _cleaned(search: _Search, overlaps: Overlaps) -> Overlaps:
 
 def _measured(search: _Search, overlaps: Overlaps, found: int) -> Solution | None:
     """A solution on the problem's own rule, with everything measured; None where more nodes do not have it."""
-    family, alpha = search.family(overlaps, None), search.setting.alpha
+    family, alpha = search.family(overlaps), search.setting.alpha
+    guess = family.place(overlaps, alpha)
     try:
-        place, size = started(family, overlaps, alpha, 0.1 * search.settings.tolerance)
+        family, place = fine_enough(family, guess)
+        if not np.abs(guess - place).max() <= 0.5:
+            return None
+        solved = family.sector.unpack(family.split(place)[0])
+        _, one = on_curve(family, place, np.eye(len(place))[-1], _named(search, solved))
     except ArithmeticError:
         return None
-    moved = float(np.abs(family.place(overlaps, alpha) - place).max())
-    if not np.isfinite(size) or moved > 0.5:
-        return None
-    jacobian = family.derivative(place)
-    if jacobian is None:
-        return None
-    here = CurvePoint(place, np.eye(len(place))[-1], jacobian, 0.0)
-    solved = family.sector.unpack(family.split(place)[0])
-    one = followed_at(family, here, _named(search, solved))
-    whole = search.family(solved, None, symmetries=search.system.symmetries[:1])
-    whole.measuring, whole.scale = False, _WIDE * whole.scale
+    whole = search.family(solved, symmetries=search.system.symmetries[:1])
+    whole = replace(whole, rule=family.rule, scale=_WIDE * whole.scale)
     at = whole.place(solved, alpha)
     slopes = None if whole.careful(at) is None else whole.derivative(at)
     if slopes is None:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import exp, log
 
 import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.run import system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.threads import available_cores
+from attnphase.solvers.arclength import corrected
 from attnphase.solvers.differences import STEP, finite_difference_jacobian
+from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.errors import SMOOTH_STEP, Response
+from attnphase.state_evolution.errors import SMOOTH_STEP, Response, order_of
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.replicates import flatten, packed_images
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.system import System
+from attnphase.state_evolution.symmetries import ProblemSymmetry
 
-__all__ = ["Family", "scale_of"]
+__all__ = ["Family", "family_of", "informed_at", "jumps", "rule_of", "rules_of", "scale_of", "share_of_node", "started"]
 
 _SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for their scale
+_ALONG_LINES = 1e-5  # residual beside which lines may jump: a hundred times what measured maps jump by
+_JUMP = 20.0  # nodes that may change their minimum between two sides of a point
+_MOST_NODES = 2**16  # placed by chance: with more a curve takes minutes
 
 
 @dataclass(eq=False)
@@ -40,16 +47,14 @@ class Family:
     setting : Setting
     sector : Sector
         Of symmetries that the problem has all along.
+    rules : Refinement
+        That the rule is one of.
     rule : Rule
     settings : SolverSettings
     scale : (D,) array
     span : float
     minima : Minima or None
         Of the nodes at the last place.
-    response : (D + E, D + 1) array or None
-        Derivatives of the image and of everything measured there, by x and p, when `derivative` was last asked.
-    measuring : bool
-        Whether `derivative` is of everything measured too, and not of the image alone.
     logarithmic : bool
         Whether p is the logarithm of the field's value.
     maps : int
@@ -58,13 +63,12 @@ class Family:
 
     setting: Setting
     sector: Sector
+    rules: Refinement
     rule: Rule
     settings: SolverSettings
     scale: Array
     span: float
     minima: Minima | None = None
-    response: Array | None = None
-    measuring: bool = True
     logarithmic: bool = False
     maps: int = 0
     _channels: dict[Problem, Channel] = field(default_factory=dict, init=False, repr=False)
@@ -105,8 +109,7 @@ class Family:
         if channel is None:
             if len(self._channels) > 8:
                 self._channels.clear()
-            system = System.of(here.problem, self.settings.threads or available_cores())
-            channel = self._channels[here.problem] = Channel(system, self.rule)
+            channel = self._channels[here.problem] = Channel(system_of(here.problem, self.settings), self.rule)
         map_ = StateEvolution(channel, here.alpha, self.sector)
         map_.adopt(self.minima)
         self._last = value, map_
@@ -135,11 +138,18 @@ class Family:
     def derivative(self, place: Array) -> Array | None:
         """``dG/d(x, p)`` by differences, (D, D + 1), in variables of order one; see `Implicit`."""
 
-        def both(at: Array) -> Array | None:
+        def image(at: Array) -> Array | None:
+            residual = self.quick(at)
+            return None if residual is None else residual + at[:-1]
+
+        found = self._differences(image, place)
+        return None if found is None else found - np.eye(*found.shape)
+
+    def response(self, place: Array) -> tuple[Array, Response] | None:
+        """The same, and derivatives by x of the image and of everything measured, in the sector's own coordinates."""
+
+        def joint(at: Array) -> Array | None:
             x, value = self.split(at)
-            if not self.measuring:
-                residual = self.quick(at)
-                return None if residual is None else residual + at[:-1]
             map_ = self.map_at(value)
             measured = None if map_ is None else map_.measure(x, pooled=True)
             self.maps += 1
@@ -148,21 +158,96 @@ class Family:
             self.minima = map_.minima
             return np.concatenate([packed_images(measured, map_)[0] / self.scale, flatten(measured)[0]])
 
-        try:
-            step = STEP if self.rule.lines is None else SMOOTH_STEP
-            self.response = finite_difference_jacobian(both, place, np.ones_like(place), step)
-        except ArithmeticError:
-            self.response = None
+        found, size = self._differences(joint, place), len(self.scale)
+        if found is None:
             return None
-        size = len(self.scale)
-        return self.response[:size] - np.eye(size, size + 1)
+        by_x, step = found[:, :size] / self.scale, self._step
+        inexact = step if self.rule.lines is not None else step**2
+        order, x = order_of(self.rule), self.split(place)[0]
+        response = Response(self.scale[:, None] * by_x[:size], by_x[size:], order, point=x, inexact=inexact)
+        return found[:size] - np.eye(size, size + 1), response
 
-    def own_response(self) -> Response:
-        """Derivatives at the place of the last `derivative`, by x, in the sector's own coordinates."""
-        assert self.response is not None
-        size = len(self.scale)
-        by_x = self.response[:, :size] / self.scale
-        return Response(self.scale[:, None] * by_x[:size], by_x[size:], self.rule.order)
+    def _differences(self, function: Callable[[Array], Array | None], place: Array) -> Array | None:
+        """Derivatives of a function of a place; along smooth lines by what is known at the place."""
+        smooth = self.rule.lines is not None
+        try:
+            centre = function(place) if smooth else None
+            return finite_difference_jacobian(function, place, np.ones_like(place), self._step, centre)
+        except ArithmeticError:
+            return None
+
+    @property
+    def _step(self) -> float:
+        """Of differences, relative to the scales."""
+        return STEP if self.rule.lines is None else SMOOTH_STEP
+
+
+def rules_of(problem: Problem, settings: SolverSettings) -> Refinement:
+    """The rules of curves: those of a solve, with fewer nodes at most."""
+    return system_of(problem, settings).refinement_of_solve(min(settings.max_nodes, _MOST_NODES))
+
+
+def rule_of(rules: Refinement) -> Rule:
+    """The first one; along lines with all minima searched from all starts, so that every look is careful."""
+    rule = rules.first()
+    return rule if rule.lines is None else replace(rule, lines=replace(rule.lines, thorough=True))
+
+
+def jumps(rule: Rule) -> float:
+    """Residual of a place beside which the map may jump over zero: a node that changes its minimum moves it."""
+    return _ALONG_LINES if rule.lines is not None else min(_JUMP * share_of_node(rule), 0.02)
+
+
+def share_of_node(rule: Rule) -> float:
+    """The weight of a node on average; of nets, which have no nodes before they are used, too."""
+    return 1 / max(rule.order if rule.nets is not None else rule.size, 1)
+
+
+def family_of(
+    setting: Setting, branch: str, start: Overlaps, between: tuple[float, float], settings: SolverSettings
+) -> Family:
+    """The maps along a field under the first rule, in the sector of a branch and in units of a start on it.
+
+    A place has the logarithm of a field that is positive all along, and else the field in units of half the range.
+    """
+    system, informed = system_of(setting.problem, settings), informed_at(setting, branch, start, settings)
+    sector = Sector.of(informed, _symmetries(setting, between, settings), system.units)
+    # at an end of the range the fields may have fewer dimensions: those without noise of the labels
+    rules = rules_of(setting.inside(between).problem, settings)
+    x = sector.pack(start)
+    natural = sector.scales(0 * x, system.spectrum.rho) * 1e6
+    scale, positive = scale_of(x, sector.pack(informed), natural), between[0] > 0
+    span = 1.0 if positive else max((between[1] - between[0]) / 2, 1e-300)
+    return Family(setting, sector, rules, rule_of(rules), settings, scale, span, logarithmic=positive)
+
+
+def informed_at(setting: Setting, branch: str, start: Overlaps, settings: SolverSettings) -> Overlaps:
+    """The branch's informed start next to some overlaps."""
+    return nearest_start(informed_starts(system_of(setting.problem, settings), branch), start)
+
+
+def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:
+    """Those that the problem has all along: at the start and at a value that nothing singles out."""
+    here, other = (system_of(one.problem, settings).symmetries for one in (setting, setting.inside(between)))
+
+    def same(a: ProblemSymmetry, b: ProblemSymmetry) -> bool:
+        return tuple(a[0]) == tuple(b[0]) and np.array_equal(a[1], b[1]) and np.array_equal(a[2], b[2])
+
+    return [one for one in here if any(same(one, two) for two in other)]
+
+
+def started(family: Family, place: Array, tolerance: float) -> tuple[Array, float]:
+    """The fixed point nearest to a place at the same value of the field, and its residual.
+
+    Raises
+    ------
+    ArithmeticError
+        It has no neighbourhood inside the domain.
+    """
+    if family.careful(place) is None or (jacobian := family.derivative(place)) is None:
+        raise ArithmeticError("the start of a curve lies outside the domain of the map")
+    found = corrected(family, place, np.eye(len(place))[-1], jacobian, tolerance)
+    return found.place, found.residual
 
 
 def scale_of(x: Array, informed: Array, natural: Array) -> Array:

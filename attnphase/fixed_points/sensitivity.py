@@ -14,9 +14,9 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.continuation import family_of, system_of
-from attnphase.fixed_points.family import Family
+from attnphase.fixed_points.family import Family, family_of
 from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.run import system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.solvers.iteration import Status
@@ -93,7 +93,8 @@ def _family(point: BranchPoint, setting: Setting, settings: SolverSettings) -> F
             continue
     else:
         raise ArithmeticError("the field can have no value beside its own")
-    here, beside = (system_of(one, settings).refinement(settings.max_nodes) for one in (setting, setting.at(near[1])))
+    problems = setting.problem, setting.at(near[1]).problem
+    here, beside = (system_of(one, settings).refinement(settings.max_nodes) for one in problems)
     if here.dimensions != beside.dimensions:
         name, value = setting.field, setting.value
         raise ProblemError(name, f"{name} = {value:g} has fields of its own: differentiate in {name} at another value.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -11,52 +11,79 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.continuation import (
-    VANISHED,
-    family_of,
-    jumps,
-    on_edge,
-    short_of,
-    solved_start,
-    started,
-    system_of,
-)
 from attnphase.fixed_points.extended import Extended, held, no_growth
-from attnphase.fixed_points.family import Family
+from attnphase.fixed_points.family import Family, family_of, informed_at, jumps, started
 from attnphase.fixed_points.optimum import METRICS
 from attnphase.fixed_points.probe import probe
-from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.integration.refinement import Refinement
-from attnphase.integration.rules import Rule
-from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback
 from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace
-from attnphase.state_evolution.assignments import informed_starts, nearest_start
+from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps, vanishes
 from attnphase.state_evolution.system import System
 
-__all__ = ["Ending", "Traced", "amplitude_index", "rule_of", "rules_of", "steps_along", "traced", "uninformed"]
+__all__ = [
+    "VANISHED",
+    "Ending",
+    "Start",
+    "Traced",
+    "solved_start",
+    "start_on",
+    "steps_along",
+    "traced",
+    "uninformed",
+    "walk",
+]
 
+VANISHED = 0.02  # an order parameter below this, relative to that of the trace's start, ends a branch
 _DIVISIONS = 4  # halvings of a range in which a branch is looked for
 _FEWEST = 2  # points of a trace that may have left its branch at once
 _ROUGHLY = 1e-3  # residual from which Newton's method goes on
+_COARSE = 1e-2  # relative error of q of the solve that a trace begins at
 _BACK = 0.2  # in the logarithm of the field: so far a curve is followed behind a fold
-MOST_NODES = 2**16  # placed by chance: with more a threshold takes minutes
 
 
 class Ending(StrEnum):
-    """Why a branch goes no further."""
+    """Why a curve goes no further, or a branch."""
 
-    edge = "edge"  # the range ends
-    fold = "fold"  # the field turns back
-    onset = "onset"  # the order parameter vanishes
-    stuck = "stuck"  # no step leads on
+    edge = "at the edge of the range"
+    fold = "where the field turns back"
+    onset = "where the order parameter vanishes"
+    most = "after as many points as allowed"
+    stuck = "where no step leads on"
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A point that a branch is traced from.
+
+    Attributes
+    ----------
+    branch : str
+    family : Family
+    place : (D + 1,) array
+    amplitudes : sequence of int
+        The coordinate of each order parameter of the branch that its informed start has most of.
+    """
+
+    branch: str
+    family: Family
+    place: Array
+    amplitudes: Sequence[int]
+
+    @property
+    def leasts(self) -> dict[int, float]:
+        """The order parameters at which the branch ends, by their coordinates: zero where no symmetry ends it."""
+        system = system_of(self.family.setting.problem, self.family.settings)
+        ends = Branch.named(self.branch).is_informed and _may_vanish(system)
+        return {index: VANISHED * float(self.place[index]) if ends else 0.0 for index in self.amplitudes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +155,6 @@ class Traced:
         return np.append(PchipInterpolator(self.along, coordinates)(along), along)
 
 
-def rules_of(problem: Problem, settings: SolverSettings) -> Refinement:
-    """The rules of a search for thresholds: those of a solve."""
-    return system_of(Setting(problem, 1.0), settings).refinement_of_solve(min(settings.max_nodes, MOST_NODES))
-
-
-def rule_of(rules: Refinement) -> Rule:
-    """The first one; along lines with all minima searched from all starts, so that every look is careful."""
-    rule = rules.first()
-    return rule if rule.lines is None else replace(rule, lines=replace(rule.lines, thorough=True))
-
-
 def traced(
     setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings, callback: Callback
 ) -> list[Traced] | Threshold:
@@ -157,9 +173,11 @@ def traced(
         callback(f"looking for the {branch} branch at {name} = {value:.4g}")
         here = setting.at(value)
         overlaps = _sought(here, branch, settings, callback)
-        start = None if overlaps is None else _start(here, branch, overlaps, between, settings)
+        if overlaps is None:
+            continue
+        start = start_on(family_of(here, branch, overlaps, between, settings), branch, overlaps)
         if start is not None:
-            parts.append(_through(branch, *start, between, callback))
+            parts.append(_through(start, between, callback))
     if parts:
         return sorted(parts, key=lambda part: part.along[0])
     # with a small order parameter, as beside an onset
@@ -168,8 +186,9 @@ def traced(
         here = setting.at(value)
         if Branch.named(branch).is_informed and not _grows(here, branch, between, settings):
             continue
-        start = _start(here, branch, _roughly(here, branch, between, settings), between, settings)
-        if start is not None and len((part := _through(branch, *start, between, callback)).points) > _FEWEST:
+        overlaps = _roughly(here, branch, between, settings)
+        start = start_on(family_of(here, branch, overlaps, between, settings), branch, overlaps)
+        if start is not None and len((part := _through(start, between, callback)).points) > _FEWEST:
             return [part]
         where = f"{name} = {value:.4g}"
         lost = lost or f"a small order parameter grows at {where}, but the {branch} branch was not found there"
@@ -181,10 +200,18 @@ def traced(
 
 def _sought(setting: Setting, branch: str, settings: SolverSettings, callback: Callback) -> Overlaps | None:
     """Where an informed start leads, of several the one that has the lowest loss there; None if nowhere."""
-    system = system_of(setting, settings)
+    system = system_of(setting.problem, settings)
     if len(informed_starts(system, branch)) == 1 and _may_vanish(system):
         return probe(setting.problem, setting.alpha, branch, settings)
-    found = solved_start(setting, branch, replace(settings, stability=False, identity=False), callback)
+    return solved_start(setting, branch, settings, callback)
+
+
+def solved_start(setting: Setting, branch: str, settings: SolverSettings, callback: Callback) -> Overlaps | None:
+    """Overlaps of the branch at a value of the field, by a coarse solve; None if there is none."""
+    rough = {"integration.standard_error": max(_COARSE, setting.problem.integration.standard_error)}
+    quick = replace(settings, stability=False, identity=False)  # a trace says what is on a branch
+    point = solve_point(setting.problem.with_fields(rough), setting.alpha, branch, settings=quick, callback=callback)
+    found = point.restart.overlaps
     return None if vanishes(setting.problem, found, branch) else found
 
 
@@ -205,16 +232,16 @@ def _grows(setting: Setting, branch: str, between: tuple[float, float], settings
 
 
 def uninformed(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> tuple[Family, Array]:
-    """The maps about the uninformed point, and roughly its place, under the first rule of the search."""
+    """The maps about the uninformed point, and roughly its place, under the first rule."""
     overlaps = _roughly(setting, "uninformed", between, settings)
-    family = _along_field(setting, "uninformed", overlaps, between, settings)
+    family = family_of(setting, "uninformed", overlaps, between, settings)
     return family, family.place(overlaps, setting.value)
 
 
 def _roughly(setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings) -> Overlaps:
-    """Where an informed start leads under the first rule of the search, so near that Newton's method goes on."""
+    """Where an informed start leads under the first rule, so near that Newton's method goes on."""
     start = initial_overlaps(setting.problem, branch)
-    family = _along_field(setting, branch, start, between, settings)
+    family = family_of(setting, branch, start, between, settings)
     map_ = family.map_at(setting.value)
     assert map_ is not None
     found = Run(map_.system, setting.alpha, settings, family.sector).coarse(map_, map_.pack(start), _ROUGHLY)
@@ -228,82 +255,121 @@ def _places(between: tuple[float, float]) -> list[float]:
     return [float(low + (high - low) * share if even else low * (high / low) ** share) for share in shares]
 
 
-def _through(
-    branch: str, family: Family, place: Array, index: int, between: tuple[float, float], callback: Callback
-) -> Traced:
+def _through(start: Start, between: tuple[float, float], callback: Callback) -> Traced:
     """The branch on both sides of a point."""
-    sides, value = [], family.split(place)[1]
-    ends = Branch.named(branch).is_informed and _may_vanish(system_of(family.setting, family.settings))
-    least = VANISHED * place[index] if ends else 0.0
-    for sign, edge in ((-1, between[0]), (1, between[1])):
+    branch, family = start.branch, start.family
+    sides, value = [], family.split(start.place)[1]
+    for sign in (-1, 1):
         callback(f"{branch} branch {'down' if sign < 0 else 'up'} from {family.setting.field} = {value:.4g}")
-        sides.append(_side(family, place, sign, family.along(edge), index, least))
+        sides.append(_side(start, sign, between))
     (down, low_end, low_behind), (up, high_end, high_behind) = sides
     points, behind = [*reversed(down), *up[1:]], (low_behind, high_behind)
-    return Traced(branch, family, index, points, behind, (low_end, high_end))
+    return Traced(branch, family, start.amplitudes[0], points, behind, (low_end, high_end))
 
 
 def steps_along(family: Family) -> Steps:
     """Steps along a field."""
-    tolerance, loose = family.settings.tolerance, jumps(family.rule)
-    return Steps(first=0.1, smallest=1e-3, largest=0.4, tolerance=tolerance, loose=loose, learnt=True)
+    return Steps(tolerance=family.settings.tolerance, loose=jumps(family.rule))
 
 
-def _start(
-    setting: Setting, branch: str, overlaps: Overlaps, between: tuple[float, float], settings: SolverSettings
-) -> tuple[Family, Array, int] | None:
-    """The maps about a point, its place, and the coordinate that is its order parameter, from overlaps near it.
-
-    None where there is no such point under the rule of the search.
-    """
-    family = _along_field(setting, branch, overlaps, between, settings)
-    index, steps = amplitude_index(family, branch, overlaps), steps_along(family)
+def start_on(family: Family, branch: str, overlaps: Overlaps) -> Start | None:
+    """The fixed point near overlaps at the family's setting; None where there is none with an order parameter."""
+    amplitudes, steps = _amplitudes(family, branch, overlaps), steps_along(family)
+    guess = family.place(overlaps, family.setting.value)
     try:
-        place, size = started(family, overlaps, setting.value, steps.tolerance)
+        place, size = started(family, guess, steps.tolerance)
     except ArithmeticError:
         return None
-    before = family.place(overlaps, setting.value)[index]
-    vanished = place[index] * before < VANISHED * before**2
-    return None if size > steps.loose or vanished else (family, place, index)
+    vanished = any(place[i] * guess[i] < VANISHED * guess[i] ** 2 for i in amplitudes)
+    return None if size > steps.loose or vanished else Start(branch, family, place, amplitudes)
 
 
-def _side(
-    family: Family, start: Array, sign: int, edge: float, index: int, least: float
-) -> tuple[list[CurvePoint], Ending, list[CurvePoint]]:
+def _side(start: Start, sign: int, between: tuple[float, float]) -> tuple[list[CurvePoint], Ending, list[CurvePoint]]:
     """The points on one side of a start, up to the edge of the range or to the branch's end.
 
     Behind a fold also those up to where the order parameter has its least size, or where the curve has come back far.
     """
     points: list[CurvePoint] = []
     behind: list[CurvePoint] = []
-    steps = steps_along(family)
-    for point in trace(family, start, sign * np.eye(len(start))[-1], steps):
-        last = (points + behind)[-1] if points else point
-        if point.place[index] * start[index] <= least * start[index]:
-            end = _of_size(family, last, point, index, least, steps)
-            if end is not None and sign * (end.place[-1] - last.place[-1]) > 0 and not behind:
-                points.append(end)
-            elif end is not None:
-                behind.append(end)
-            break
-        if behind or (points and sign * (point.place[-1] - last.place[-1]) < 0):
-            behind.append(point)
-            if sign * (points[-1].place[-1] - point.place[-1]) > _BACK:
+    end = Ending.stuck
+    for one in walk(start, sign, between, steps_along(start.family)):
+        if isinstance(one, Ending):
+            end = Ending.stuck if one is Ending.most else one
+        elif behind or (points and sign * (one.place[-1] - points[-1].place[-1]) < 0):
+            behind.append(one)
+            if sign * (points[-1].place[-1] - one.place[-1]) > _BACK:
                 break
-            continue
-        if sign * (point.place[-1] - edge) >= 0:
-            if points and sign * (last.place[-1] - edge) >= -steps.tolerance:  # the trace began on the edge
-                return points, Ending.edge, []
-            ended = on_edge(family, last, point, edge, steps) if points else None
-            return [*points, ended or point], Ending.edge, []
-        points.append(point)
-    else:
-        if not points:
-            raise ArithmeticError(f"no derivative is known where a branch begins at {family.value(start[-1]):.4g}")
-        if not behind and (ended := short_of(family, points[-1], (edge, edge), steps)) is not None:
-            return [*points, *ended], Ending.edge, []
-        return points, Ending.fold if behind else Ending.stuck, behind
-    return points, Ending.fold if behind else Ending.onset, behind
+        else:
+            points.append(one)
+    return points, Ending.fold if behind else end, behind
+
+
+def walk(start: Start, sign: float, between: tuple[float, float], steps: Steps) -> Iterator[CurvePoint | Ending]:
+    """The points of a curve on one side of its start, and why it ends; it turns back at folds.
+
+    The last point lies on an edge of the range, or where an order parameter has its least size.
+
+    Raises
+    ------
+    ArithmeticError
+        No derivative is known at the start.
+    """
+    family, leasts = start.family, start.leasts
+    low, high = (family.along(end) for end in between)
+    last: CurvePoint | None = None
+    count = 0
+    for point in trace(family, start.place, sign * np.eye(len(start.place))[-1], steps):
+        if last is not None:
+            size = point.place * start.place
+            small = next((i for i, least in leasts.items() if size[i] <= least * start.place[i]), None)
+            if small is not None:
+                ended = _of_size(family, last, point, small, leasts[small], steps)
+                if ended is None or low <= ended.place[-1] <= high:
+                    yield from () if ended is None else (ended,)
+                    yield Ending.onset
+                    return
+                point = ended
+            if not low < point.place[-1] < high:
+                edge = low if point.place[-1] <= low else high
+                if abs(last.place[-1] - edge) > steps.tolerance:
+                    yield _on_edge(family, last, point, edge, steps) or point
+                yield Ending.edge
+                return
+        yield point
+        last, count = point, count + 1
+    if last is None:
+        raise ArithmeticError(f"no derivative is known where a branch begins at {family.value(start.place[-1]):.4g}")
+    ended = _short_of(family, last, (low, high), steps)
+    yield from ended or ()
+    yield Ending.edge if ended is not None else Ending.most if count >= steps.most else Ending.stuck
+
+
+def _short_of(
+    family: Family, last: CurvePoint, edges: tuple[float, float], steps: Steps
+) -> Sequence[CurvePoint] | None:
+    """The point on the edge that the curve has no step left to, none if the last lies there; None if it is not so near.
+
+    A field that may not leave the range stops the steps short of its edge.
+    """
+    edge = edges[0] if last.tangent[-1] < 0 else edges[1]
+    ahead = (edge - last.place[-1]) / last.tangent[-1] if last.tangent[-1] else np.inf
+    if not 0 <= ahead <= steps.first:
+        return None
+    ended = _on_edge(family, last, replace(last, place=last.place + ahead * last.tangent), edge, steps)
+    return [] if ended is None else [ended]
+
+
+def _on_edge(family: Family, last: CurvePoint, beyond: CurvePoint, target: float, steps: Steps) -> CurvePoint | None:
+    """The point of the curve on the edge of the range, as the last entry of a place, between two others."""
+    share = (target - last.place[-1]) / (beyond.place[-1] - last.place[-1])
+    if not share > 1e-6:  # the last point lies there already
+        return None
+    guess = last.place + share * (beyond.place - last.place)
+    guess[-1] = target
+    found = corrected(family, guess, np.eye(len(guess))[-1], last.jacobian, steps.tolerance)
+    if found.residual > steps.loose:
+        return None
+    return replace(beyond, place=np.append(found.place[:-1], target), jacobian=found.jacobian)
 
 
 def _of_size(
@@ -319,23 +385,10 @@ def _of_size(
     return replace(point, place=end.place, jacobian=end.jacobian[:-1])
 
 
-def _along_field(
-    setting: Setting, branch: str, overlaps: Overlaps, between: tuple[float, float], settings: SolverSettings
-) -> Family:
-    """The maps along the field, in the sector of a branch and in units of a point on it, under the search's first rule.
-
-    The place has the logarithm of a field that is positive all along, and else the field in units of half the range.
-    """
-    family = family_of(setting, branch, overlaps, between, settings)
-    rule, positive = rule_of(rules_of(setting.inside(between).problem, settings)), between[0] > 0
-    return replace(family, rule=rule, span=1.0 if positive else family.span, logarithmic=positive, measuring=False)
-
-
-def amplitude_index(family: Family, branch: str, overlaps: Overlaps) -> int:
-    """The coordinate of the branch's order parameters that the informed start next to some overlaps has most of."""
-    informed = nearest_start(informed_starts(system_of(family.setting, family.settings), branch), overlaps)
-    kept = (Branch.named(branch).order_parameters or ("q",))[0]
-    signal = informed
-    for name in {"q", "V", "m", "theta"} - {kept}:
-        signal = replace(signal, **{name: 0 * getattr(signal, name)})
-    return int(np.abs(family.sector.pack(signal)).argmax())
+def _amplitudes(family: Family, branch: str, overlaps: Overlaps) -> list[int]:
+    """The coordinate of each order parameter that the informed start next to some overlaps has most of."""
+    informed = informed_at(family.setting, branch, overlaps, family.settings)
+    nothing = replace(informed, q=0 * informed.q, V=0 * informed.V, m=0 * informed.m, theta=0 * informed.theta)
+    names = Branch.named(branch).order_parameters or ("q",)
+    alone = (replace(nothing, **{name: getattr(informed, name)}) for name in names)
+    return [int(np.abs(family.sector.pack(one)).argmax()) for one in alone]

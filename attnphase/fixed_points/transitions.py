@@ -17,7 +17,6 @@ import numpy as np
 from scipy.optimize import root_scalar
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.continuation import VANISHED, jumps, system_of
 from attnphase.fixed_points.extended import (
     OF_CROSSINGS,
     Condition,
@@ -28,10 +27,12 @@ from attnphase.fixed_points.extended import (
     located,
     no_growth,
 )
+from attnphase.fixed_points.family import jumps, rules_of
+from attnphase.fixed_points.run import system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.fixed_points.traced import Ending, Traced, rules_of, steps_along, traced, uninformed
+from attnphase.fixed_points.traced import VANISHED, Ending, Traced, steps_along, traced, uninformed
 from attnphase.integration.refinement import Refinement
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, silent
@@ -86,7 +87,7 @@ def thresholds_of(
         else:
             lines[branch] = Threshold.absent(Outcome.no_branch, f"the problem has no {branch} branch")
         advance()
-    baseline, _ = linear_test_error(system_of(Setting(problem, 1.0), settings))
+    baseline, _ = linear_test_error(system_of(problem, settings))
     callback("crossing of the losses")
     found["alpha_c"] = _attempt(partial(search.losses, [lines["semantic"], lines["positional"]], crossings))
     advance()

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline, CubicSpline, PchipInterpolator
 from scipy.optimize import root_scalar
 
+from attnphase.errors import ProblemError
 from attnphase.fixed_points.extended import equal_losses
 from attnphase.fixed_points.optimum import LOWEST, OptimumStatus
 from attnphase.fixed_points.point import BranchPoint
@@ -186,11 +187,9 @@ class _Tuned:
         def slope(at: float) -> float:
             """Zero where the smallest known error leaves the sign open."""
             if at not in looks:
-                found = sensitivity_at(self.solved(part, at), self.setting.field, self.settings)
-                if not found.values:
+                if (found := self.slope(part, at)) is None:
                     raise ArithmeticError("no derivative is known on the way to a minimum")
-                value, error = (part.family.unit(at) * float(of[self.metric]) for of in (found.values, found.errors))
-                looks[at] = value, error
+                looks[at] = found
             value, least = looks[at][0], min(error for _, error in looks.values())
             return value if abs(value) > least else 0.0
 
@@ -211,6 +210,14 @@ class _Tuned:
         bend, _ = np.polyfit(list(looks), values, 1, w=1 / errors)
         error = float(np.hypot(*looks[root]) / abs(bend))
         return OptimumStatus.inside, Threshold(part.family.value(root), part.family.unit(root) * error)
+
+    def slope(self, part: Traced, at: float) -> tuple[float, float] | None:
+        """The metric's total derivative along a part, with its error; None where it is not known."""
+        found = sensitivity_at(self.solved(part, at), self.setting.field, self.settings)
+        if not found.values:
+            return None
+        value, error = (part.family.unit(at) * float(of[self.metric]) for of in (found.values, found.errors))
+        return value, error
 
     def crossings(self, part: Traced) -> list[_Stop]:
         """Where the training losses of a part and of another branch cross."""
@@ -233,11 +240,26 @@ class _Tuned:
         places = [(float(one.along[side]), partial(self.end, one, side)) for one, side in ends]
         return [(float(curve(at)), part, at, locate) for at, locate in places]
 
+    def edge(self, part: Traced, side: int) -> Threshold:
+        """An edge of the range; its error reaches to where the metric certainly rises, as errors let it fall before."""
+        inwards, edge, reach = (1 if side == 0 else -1), self.between[side], 0.0
+        for at in map(float, part.along[::inwards]):
+            try:
+                found = self.slope(part, at)
+            except ProblemError:  # the edge itself has no neighbours: a noise of zero is none
+                continue
+            certain = found is None or found[1] == 0 or inwards * found[0] > found[1]
+            if reach > 0 or not certain:
+                reach = abs(part.family.value(at) - edge) or np.finfo(float).tiny
+            if certain:
+                break
+        return Threshold(edge, reach)
+
     def end(self, part: Traced, side: int) -> tuple[OptimumStatus, Threshold]:
         """The edge of the range, the fold at which a part ends, or where a small order parameter grows no more."""
         if part.ends[side] is Ending.edge or not Branch.named(part.branch).is_informed:
             # uninformed points are everywhere, but the curve ends where their weights vanish
-            return OptimumStatus.at_edge, Threshold(self.between[side], 0.0)
+            return OptimumStatus.at_edge, self.edge(part, side)
         names, search = Branch.named(part.branch).order_parameters, self.search
         if part.ends[side] is Ending.fold:
             found = search.turn(part, side)

@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.direction_numbers import DIRECTIONS
 from attnphase.integration.quantile import normal_quantile
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    from scipy import stats
 
 __all__ = ["scrambled_normals", "scrambled_sobol"]
 
@@ -40,9 +44,7 @@ def scrambled_sobol(dimensions: int, points: int, random: np.random.Generator) -
     random : numpy.random.Generator
     """
     if dimensions > 1 + len(DIRECTIONS):
-        from scipy.stats import qmc
-
-        return qmc.Sobol(dimensions, scramble=True, rng=random).random(points)
+        return stats.qmc.Sobol(dimensions, scramble=True, rng=random).random(points)
     own = random.spawn(1)[0]  # as SciPy does
     shift = own.integers(2, size=(dimensions, _BITS), dtype=np.uint32) @ (1 << np.arange(_BITS))
     lower = np.tril(own.integers(2, size=(dimensions, _BITS, _BITS), dtype=np.uint32)).astype(np.int64)

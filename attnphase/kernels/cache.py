@@ -12,14 +12,13 @@ import hashlib
 import importlib.util
 import json
 import os
-import secrets
 import shutil
 import stat
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,13 @@ import platformdirs
 
 from attnphase.errors import CacheError
 from attnphase.kernels.ownership import ours_alone, own_folder
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import interruptions_kept
+
+with loaded_on_use(__name__):
+    from importlib import metadata
+
+    from llvmlite import binding
 
 __all__ = ["cache_directory", "filled_aside", "fingerprint", "intact_folder", "is_intact", "is_kept"]
 
@@ -45,34 +50,19 @@ def cache_directory() -> Path:
     Raises
     ------
     CacheError
-        Another user owns the folder or one on the way to it, or could have written to it; the sentence names it.
+        Another user owns the folder or one above it, or could have written to it; the sentence names it.
     """
     path = Path("~/.cache/attnphase")  # for the warning, where nobody knows whose home that is
     try:
         # a folder of its own, so that only this one must be private
-        path = Path(os.environ.get("ATTNPHASE_CACHE_DIR") or _platform_folder()) / "kernels"
+        given = os.environ.get("ATTNPHASE_CACHE_DIR") or platformdirs.user_cache_path("attnphase")
+        path = Path(given).expanduser() / "kernels"
         path = own_folder(path)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        path = _temporary_cache(str(path), error.strerror or str(error))
-    return path
-
-
-def _platform_folder() -> Path:
-    """The platform's cache folder of the user.
-
-    Raises
-    ------
-    OSError
-        He has no home folder, as a number without a name in a container: neither ``HOME`` nor an entry of his own.
-    """
-    try:
-        path = platformdirs.user_cache_path("attnphase")
-    except RuntimeError as error:
-        raise OSError(None, str(error)) from None
-    if not path.is_absolute():  # earlier versions of platformdirs leave the tilde
-        raise OSError(None, "the user has no home folder")
+        tempfile.TemporaryFile(dir=path).close()
+    except CacheError:
+        raise
+    except (OSError, RuntimeError) as error:  # the latter without a home folder, as a number in a container
+        return _temporary_cache(str(path), getattr(error, "strerror", None) or str(error))
     return path
 
 
@@ -95,14 +85,9 @@ def fingerprint(key: Any) -> str:
 @lru_cache
 def _fingerprint_of_program() -> str:
     """Hash of all but the model; modules that change while they are in use are not those that make kernels."""
-    from importlib.metadata import version
-
-    import llvmlite.binding
-    import numpy
-
     # of Numba the version alone: to import it takes longer than all else here, and a sweep needs it in its workers only
-    parts = [sys.version, version("numba"), numpy.__version__]
-    parts += [llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()]
+    parts = [sys.version, metadata.version("numba"), metadata.version("numpy")]
+    parts += [binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
     digest = hashlib.sha256("\n".join(parts).encode())
     for name, source in _sources():
         digest.update(f"\n{name}\n".encode() + source.read_bytes())
@@ -144,12 +129,11 @@ def intact_folder(name: str, build: Callable[[Path], None]) -> Iterator[Path]:
     """
     root = cache_directory()
     folder = root / name
-    lock = _lock_file(folder)
-    with interruptions_kept(), _lock(lock):
+    # of a sixteenth of the kernels: one for each would leave a file for each, and who waits for a lock holds its file
+    with interruptions_kept(), filelock.FileLock(root / f"lock-{name[1]}", mode=0o600):
         if not _intact(folder):
-            _remove(folder)
-            _sweep(root, lock)
             try:
+                _remove(folder)
                 build(folder)
             except OSError as error:
                 raise CacheError(
@@ -162,23 +146,26 @@ def intact_folder(name: str, build: Callable[[Path], None]) -> Iterator[Path]:
 @contextmanager
 def filled_aside(folder: Path) -> Iterator[Path]:
     """An empty folder that, when it has been filled, takes the place of the given one, with its manifest."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        yield aside
-        (aside / _MANIFEST).write_text(json.dumps(_checksums(aside), indent=1), encoding="utf-8")
-        for path in aside.rglob("*"):  # the user's umask may let his group write
-            path.chmod(path.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
-        aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    aside = folder.with_name(f".{folder.name}")  # of the lock's holder alone
+    _remove(aside)  # left by a killed process
+    aside.mkdir(mode=0o700)
+    yield aside
+    (aside / _MANIFEST).write_text(json.dumps(_checksums(aside), indent=1), encoding="utf-8")
+    for path in aside.rglob("*"):  # the user's umask may let his group write
+        path.chmod(path.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
+    aside.rename(folder)
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _MANIFEST)
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in _files(folder)}
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _MANIFEST)
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 def _intact(folder: Path) -> bool:
@@ -190,52 +177,3 @@ def _intact(folder: Path) -> bool:
     except (OSError, ValueError, RecursionError):  # unreadable, no JSON, lists in lists without end
         return False
     return bool(manifest) and manifest == _checksums(folder)
-
-
-def _lock(path: Path, timeout: float = -1) -> filelock.BaseFileLock:
-    """A lock of the cache."""
-    if os.path.lexists(path) and not ours_alone(path):
-        path.unlink(missing_ok=True)
-    return filelock.FileLock(path, timeout=timeout, mode=0o600)
-
-
-def _lock_file(folder: Path) -> Path:
-    """The lock of a kernel's folder, or of one put aside; it is shared with a sixteenth of the others.
-
-    One lock for each kernel would leave a file for each, which could not be removed safely: who waits for a lock holds
-    the file that is no longer there.
-    """
-    return folder.with_name(f"lock-{folder.name.lstrip('.k')[:1]}")
-
-
-def _remove(folder: Path) -> None:
-    """Take a kernel's folder away, also one in which others have files that cannot be removed."""
-    if not os.path.lexists(folder):
-        return
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    folder.rename(aside)
-    _remove_aside(aside)
-
-
-def _remove_aside(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _sweep(root: Path, held: Path) -> None:
-    """Remove what killed processes left: folders that nobody builds in, and an earlier version's locks.
-
-    Parameters
-    ----------
-    held : Path
-        The lock that this process holds.
-    """
-    for path in root.glob(".k*.*"):
-        lock = _lock_file(path)
-        with suppress(filelock.Timeout), nullcontext() if lock == held else _lock(lock, timeout=0):
-            _remove_aside(path)
-    for path in root.glob("k*.lock"):
-        with suppress(filelock.Timeout), _lock(path, timeout=0):
-            path.unlink(missing_ok=True)

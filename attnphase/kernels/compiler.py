@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,15 @@ from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder, is
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
-from attnphase.kernels.package import import_package, write_package
+from attnphase.kernels.package import compile_package, import_package, write_package
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import COMPILING, Callback, silent
+
+with loaded_on_use(__name__):
+    from derivations.codegen import arrays, local_problem, sgd_flow
+    from derivations.models import symbolic
+    from derivations.replica import chain, saddle_point
 
 __all__ = [
     "Kernels",
@@ -49,7 +55,7 @@ _MAPS = ("ridge", "separable")
 # Fields of a sample up to which samples are done side by side: above, compiling the step alone takes longer than all
 # else.
 _SIDE_BY_SIDE = 16
-_RARER = 10  # new objects between two collections, in units of what they are elsewhere
+_RARE = 7000  # new objects between two collections
 
 
 @dataclass(frozen=True)
@@ -312,13 +318,7 @@ def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution
 
 
 def _maps_of(module: Any) -> Maps:
-    return Maps(
-        overlaps_from_conjugates=module.overlaps_from_conjugates,
-        conjugates_from_moments=module.conjugates_from_moments,
-        free_entropy_terms=module.free_entropy_terms,
-        observables=module.observables,
-        linear_test_error=module.linear_test_error,
-    )
+    return Maps(**{one.name: getattr(module, one.name) for one in fields(Maps)})
 
 
 def _built(key: Any) -> AbstractContextManager[Path]:
@@ -334,9 +334,8 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 @contextmanager
 def _few_collections() -> Iterator[None]:
     """Collect garbage less often, which takes an eighth of the time of a build: Numba makes many objects that stay."""
-    gc.collect()  # the first collection of the command line ends its own thresholds
     often = gc.get_threshold()
-    gc.set_threshold(_RARER * often[0], *often[1:])
+    gc.set_threshold(max(often[0], _RARE), *often[1:])
     try:
         yield
     finally:
@@ -345,27 +344,24 @@ def _few_collections() -> Iterator[None]:
 
 def _build(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
-    from derivations.codegen.local_problem import kernel_source, lanes_source, steps_source
-    from derivations.codegen.sgd_flow import flow_source
-
     model = key.model()
     if isinstance(key, _SlopeKey):
         with filled_aside(folder) as aside:
-            write_package(aside, {"local_problem": kernel_source(model), "rows": flow_source()})
-            import_package(aside, folder.name, (key.way_in,))
+            write_package(aside, {"local_problem": local_problem.kernel_source(model), "rows": sgd_flow.flow_source()})
+            compile_package(aside, folder.name, (key.way_in,))
         return
     finite = getattr(key, "finite", False)
-    sources = {"local_problem": kernel_source(model)} | ({} if finite else _map_sources())
+    sources = {"local_problem": local_problem.kernel_source(model)} | ({} if finite else _map_sources())
     smooth = model.prox is None and not model.has_kink
     if smooth and model.length * model.columns <= _SIDE_BY_SIDE:
-        sources["lanes"] = lanes_source(model, own=finite)
-        regular = steps_source(model)
+        sources["lanes"] = local_problem.lanes_source(model, own=finite)
+        regular = local_problem.steps_source(model)
         if regular is not None and not finite:
             sources["steps"] = regular
     with filled_aside(folder) as aside:
         write_package(aside, sources)
         ways = (_samples_of(aside),) if finite else (_nodes_of(aside), "means", "curvature")
-        import_package(aside, folder.name, ways)
+        compile_package(aside, folder.name, ways)
 
 
 def _nodes_of(folder: Path) -> str:
@@ -382,13 +378,8 @@ def _samples_of(folder: Path) -> str:
 
 def _map_sources() -> dict[str, str]:
     """The derived equations as NumPy source, for a ridge and for any regulariser of the rows."""
-    from derivations.codegen.arrays import state_evolution_source
-    from derivations.models.symbolic import GENERIC
-    from derivations.replica.chain import derive_free_entropy
-    from derivations.replica.saddle_point import derive_saddle_point
-
     sources = {}
     for name in _MAPS:
-        free_entropy = derive_free_entropy(GENERIC, separable=name == "separable")
-        sources[name] = state_evolution_source(derive_saddle_point(free_entropy), free_entropy)
+        free_entropy = chain.derive_free_entropy(symbolic.GENERIC, separable=name == "separable")
+        sources[name] = arrays.state_evolution_source(saddle_point.derive_saddle_point(free_entropy), free_entropy)
     return sources

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import pickle
 import py_compile
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
+from typing import Any
 
-__all__ = ["import_package", "write_package"]
+__all__ = ["compile_here", "compile_package", "import_package", "write_package"]
 
 _LOCAL = Path(__file__).with_name("local")
 
@@ -34,6 +40,8 @@ def write_package(folder: Path, generated: Mapping[str, str]) -> None:
 
 def import_package(folder: Path, kernel: str, modules: Sequence[str]) -> dict[str, ModuleType]:
     """Import modules of a kernel's package; machine code that is not there yet is compiled and kept beside them.
+
+    Where a kernel is built, `compile_package` compiles it first.
 
     Parameters
     ----------
@@ -63,6 +71,45 @@ def import_package(folder: Path, kernel: str, modules: Sequence[str]) -> dict[st
     with _nothing_elsewhere():
         specification.loader.exec_module(module)
         return {name: importlib.import_module(f"{package}.{name}") for name in modules}
+
+
+def compile_package(folder: Path, kernel: str, modules: Sequence[str]) -> None:
+    """Compile modules of a kernel's package in processes of their own, whose memory goes with them.
+
+    The first module, which takes longest, has one for itself.
+
+    Raises
+    ------
+    Exception
+        What stopped one of them.
+    """
+    searched = os.pathsep.join(filter(None, sys.path))  # without -P Python would look in the working folder first
+    command = [sys.executable, "-P", "-c", f"import {__name__} as package; package.compile_here()", str(folder), kernel]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | {"PYTHONPATH": searched}}
+    workers = [subprocess.Popen([*command, *group], **pipes) for group in (modules[:1], modules[1:]) if group]
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            said = worker.stdout.read()
+            if code := worker.wait():
+                stopped = f"a process that compiles a kernel was stopped (exit code {code}): run it again."
+                raise pickle.loads(said) if said else ChildProcessError(stopped)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def compile_here() -> None:
+    """What a process of `compile_package` does: it ends with the process that waits, and tells that what stopped it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that waits
+    Thread(target=lambda: os._exit(len(sys.stdin.read()) or 1), daemon=True).start()
+    folder, kernel, *modules = sys.argv[1:]
+    try:
+        import_package(Path(folder), kernel, modules)
+    except Exception as error:
+        sys.stdout.buffer.write(pickle.dumps(error))
+        sys.exit(1)
 
 
 @contextmanager

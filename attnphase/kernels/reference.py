@@ -8,7 +8,14 @@ from types import ModuleType
 from typing import Any
 
 from attnphase.kernels.key import ModelKey
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
+
+with loaded_on_use(__name__):
+    import mpmath
+    import numpy as np
+
+    from derivations.codegen import local_problem
 
 __all__ = ["ReferenceBackend", "reference_backend", "torch_module"]
 
@@ -31,8 +38,6 @@ class ReferenceBackend:
         return self._evaluate(h, k, mixing, parameters, variance)[1]
 
     def _evaluate(self, h: Any, k: Any, mixing: Any, parameters: Any, variance: Any) -> tuple[Any, Any]:
-        import numpy as np
-
         count, size = len(h), self.length * self.columns
         width = max(self.length, k.shape[2])
         if self.backend == "numpy":
@@ -43,10 +48,9 @@ class ReferenceBackend:
             scratch = gradient, hessian, contracted
             losses = self.module.loss_derivatives(fields, target, variance, parameters, *scratch)
             return np.broadcast_to(losses, count), np.moveaxis(gradient, -1, 0)
-        from mpmath import mpf
 
         def exact(values: Any) -> Any:
-            return np.vectorize(lambda x: mpf(float(x)), otypes=[object])(values)
+            return np.vectorize(lambda x: mpmath.mpf(float(x)), otypes=[object])(values)
 
         losses, gradients = [], []
         for one, teacher in zip(exact(h), exact(k), strict=True):
@@ -70,10 +74,8 @@ def torch_module(problem: Problem) -> ModuleType:
 
 @lru_cache(maxsize=32)
 def _printed(key: ModelKey, backend: str) -> ModuleType:
-    from derivations.codegen.local_problem import local_problem_source
-
     module = ModuleType(f"attnphase_printed_{backend}")
-    exec(compile(local_problem_source(key.model(), backend), module.__name__, "exec"), module.__dict__)
+    exec(compile(local_problem.local_problem_source(key.model(), backend), module.__name__, "exec"), module.__dict__)
     return module
 
 

@@ -13,15 +13,31 @@ from typing import TYPE_CHECKING, Any
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.kernels.key import ModelKey
+from attnphase.lazy import loaded_on_use
 from attnphase.problem import Problem, SpectrumLaw
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.processes.progress import progress_line
 from attnphase.theories.sgd_flow.settings import FlowSettings
 from derivations.models.foreign import is_of_a_module
 
+with loaded_on_use(__name__):
+    from attnphase.spectrum import measure as measures
+    from derivations.algebra import symbols as sym
+    from derivations.codegen import bayes_optimal as bayes_optimal_code
+    from derivations.codegen import local_problem
+    from derivations.codegen import sgd_flow as flow_code
+    from derivations.models import attention, scores, symbolic
+    from derivations.printing import bayes_optimal as bayes_optimal_page
+    from derivations.printing import latex as equation_printing
+    from derivations.printing import models, setting
+    from derivations.printing import page as pages
+    from derivations.printing import sgd_flow as flow_page
+    from derivations.replica import bayes_optimal as bayes_optimal
+    from derivations.replica import chain
+    from derivations.replica import saddle_point as saddle
+
 if TYPE_CHECKING:
     from derivations.printing.document import Document
-    from derivations.printing.setting import Setting
     from derivations.replica.chain import FreeEntropy
     from derivations.replica.saddle_point import SaddlePoint
 
@@ -117,21 +133,16 @@ def derive(
     if other is not None:
         return other(problem, progress)
     with progress_line(progress, "loading SymPy") as line:
-        from derivations.codegen.local_problem import module_source
-        from derivations.models.symbolic import GENERIC
-        from derivations.replica.chain import derive_free_entropy
-        from derivations.replica.saddle_point import derive_saddle_point
-
         line.callback("deriving the saddle-point equations")
         separable = not problem.regularizer.form.quadratic
         # the equations hold for any loss; without a user's functions in it, what is returned can be pickled
-        free_entropy = derive_free_entropy(GENERIC, separable=separable)
-        saddle_point = derive_saddle_point(free_entropy)
+        free_entropy = chain.derive_free_entropy(symbolic.GENERIC, separable=separable)
+        saddle_point = saddle.derive_saddle_point(free_entropy)
         line.callback("printing the equations")
         page = page_of(problem, concrete=concrete)
         latex, markdown = page.latex(), page.markdown()
         line.callback("generating the source")
-        source = module_source(ModelKey.of(problem).model(), separable=separable)
+        source = local_problem.module_source(ModelKey.of(problem).model(), separable=separable)
     return Derivation(
         problem=problem,
         latex=latex,
@@ -145,52 +156,38 @@ def derive(
 def _optimal(problem: Problem, progress: bool) -> Derivation:
     """The equations of the Bayes-optimal limit."""
     with progress_line(progress, "loading SymPy") as line:
-        from derivations.codegen.bayes_optimal import bayes_optimal_source
-        from derivations.printing.bayes_optimal import bayes_optimal_document
-        from derivations.replica.bayes_optimal import NISHIMORI, derive_bayes_optimal
-        from derivations.replica.chain import FreeEntropy
-        from derivations.replica.saddle_point import SaddlePoint
-
         line.callback("deriving the Bayes-optimal equations")
-        bayes = derive_bayes_optimal()
-        page = bayes_optimal_document()
+        bayes = bayes_optimal.derive_bayes_optimal()
+        page = bayes_optimal_page.bayes_optimal_document()
     return Derivation(
         problem=problem,
         latex=page.latex(),
         markdown=page.markdown(),
-        python=bayes_optimal_source(bayes),
-        free_entropy=FreeEntropy(bayes.terms, bayes.steps, NISHIMORI),
-        saddle_point=SaddlePoint((bayes.q, bayes.V), (bayes.q_hat,)),
+        python=bayes_optimal_code.bayes_optimal_source(bayes),
+        free_entropy=chain.FreeEntropy(bayes.terms, bayes.steps, bayes_optimal.NISHIMORI),
+        saddle_point=saddle.SaddlePoint((bayes.q, bayes.V), (bayes.q_hat,)),
     )
 
 
 def _flow(problem: Problem, progress: bool) -> Derivation:
     """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
     with progress_line(progress, "loading SymPy") as line:
-        from derivations.codegen.sgd_flow import flow_source
-        from derivations.models.symbolic import GENERIC
-        from derivations.printing.sgd_flow import flow_document
-        from derivations.replica.chain import derive_free_entropy
-        from derivations.replica.saddle_point import derive_saddle_point
-
         line.callback("deriving the equations of the dynamics")
-        page, free_entropy = flow_document(), derive_free_entropy(GENERIC)
+        page, free_entropy = flow_page.flow_document(), chain.derive_free_entropy(symbolic.GENERIC)
     return Derivation(
         problem=problem,
         latex=page.latex(),
         markdown=page.markdown(),
-        python=flow_source(),
+        python=flow_code.flow_source(),
         free_entropy=free_entropy,
-        saddle_point=derive_saddle_point(free_entropy),
+        saddle_point=saddle.derive_saddle_point(free_entropy),
     )
 
 
 def page_of(problem: Problem, *, concrete: bool = False) -> Document:
     """The page of a problem's equations; see `derive`."""
-    from derivations.printing.page import document
-
     model = ModelKey.of(problem).model()
-    return document(
+    return pages.document(
         model,
         concrete=concrete,
         penalty=problem.regularizer.latex,
@@ -205,9 +202,7 @@ def model_equations(problem: Problem) -> str:
 
     Functions that the problem names are not looked up, so that a problem may come from anywhere.
     """
-    from derivations.printing.page import model_page
-
-    return model_page(
+    return pages.model_page(
         _named_model(problem),
         _setting(problem),
         penalty=problem.regularizer.latex,
@@ -217,30 +212,24 @@ def model_equations(problem: Problem) -> str:
 
 def _named_model(problem: Problem) -> Any:
     """The symbolic model, with names alone for scores that would have to be looked up."""
-    from derivations.models.attention import AttentionModel, Student, Teacher
-    from derivations.models.scores import named
-
     student, teacher = problem.student, problem.teacher
     if not problem.loss.has_attention:
         return ModelKey.of(problem).model()
-    return AttentionModel(
+    return attention.AttentionModel(
         problem.tokens.length,
-        Student(named(student.score), student.rank, student.tied, student.causal),
-        Teacher(named(teacher.score), teacher.rank, teacher.causal),
+        attention.Student(scores.named(student.score), student.rank, student.tied, student.causal),
+        attention.Teacher(scores.named(teacher.score), teacher.rank, teacher.causal),
         problem.loss.value_columns,
         noisy=problem.target_noise > 0,
     )
 
 
-def _setting(problem: Problem) -> Setting:
+def _setting(problem: Problem) -> setting.Setting:
     """The problem's numbers as plain values."""
-    from attnphase.spectrum.measure import Spectrum
-    from derivations.printing.setting import Setting
-
-    measure, tokens = Spectrum.of(problem), problem.tokens
+    measure, tokens = measures.Spectrum.of(problem), problem.tokens
     clusters, probabilities = tokens.configurations
     spectrum, law = tokens.spectrum, tokens.law
-    return Setting(
+    return setting.Setting(
         name=problem.hash,
         sizes={"L": tokens.length, "r": problem.columns, "t": problem.teacher_columns},
         parameters=_parameters(problem),
@@ -261,11 +250,8 @@ def _setting(problem: Problem) -> Setting:
 
 def _parameters(problem: Problem) -> dict[str, Any]:
     """Numbers by their symbols on the page; temperatures where they are not 1."""
-    from derivations.algebra import symbols as sym
-    from derivations.printing.latex import EquationPrinter
-
     parameters: dict[str, Any] = {}
-    show, regularizer = EquationPrinter().show, problem.regularizer
+    show, regularizer = equation_printing.EquationPrinter().show, problem.regularizer
     if problem.loss.has_attention:
         parameters[show(sym.omega)] = problem.teacher.omega
         temperatures = {
@@ -289,11 +275,9 @@ _OF_A_LOGIT = "was given, in terms of a logit z and of sums over its row, as"
 
 def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
     """Formulas and names that the user gave, by their symbols on the page."""
-    from derivations.printing.models import score_names
-
     texts: dict[str, tuple[str, str]] = {}
     if problem.loss.has_attention:
-        names = score_names(_named_model(problem))
+        names = models.score_names(_named_model(problem))
         for name, score in zip(names, (problem.student.score, problem.teacher.score), strict=True):
             if score not in SHIPPED_SCORES:
                 shown = _without_comments(score)

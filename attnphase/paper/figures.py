@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.reference import SECOND_MIXING
+
+with loaded_on_use(__name__):
+    from attnphase.data import counts, reading
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -164,24 +168,20 @@ def caption(
     str
         A paragraph on the figure, and one on each dataset.
     """
-    from attnphase.data.counts import status_counts
-    from attnphase.data.reading import problem_of
-
     figure = PAPER_FIGURES[name]
     of_paper = f"Figure {name.removeprefix('fig')} of arXiv:2402.03902, theory. " if name.startswith("fig") else ""
     chosen = ", ".join(f"{field} = {value}" for field, value in (at or {}).items())
     shown = figure.shown.replace(_CONTOURS, _THRESHOLDS) if thresholds else figure.shown
     paragraphs = [f"{of_paper}{figure.title}. {shown}" + (f" Drawn at {chosen}." if chosen else "")]
     for ds in datasets:
-        problem = problem_of(ds)
+        problem = reading.problem_of(ds)
         swept = {str(dim): ds[dim] for dim in ds["status"].dims}
         fields = {values.attrs.get("field", dim) for dim, values in swept.items()}
         told = ", ".join(f"{field} = {value}" for field, value in _flat(problem.to_dict()) if field not in fields)
         places = "; ".join(f"{dim} {_listed(values.to_numpy().tolist())}" for dim, values in swept.items())
         attributes = ", ".join(f"{key} {ds.attrs[key]}" for key in ("attnphase_version", "created", "problem_hash"))
-        paragraphs.append(
-            f"Data: {places}. {status_counts(ds, problem)}. Problem: {told}. Rules: {ds.attrs['rule']}. {attributes}."
-        )
+        ended, rules = counts.status_counts(ds, problem), ds.attrs["rule"]
+        paragraphs.append(f"Data: {places}. {ended}. Problem: {told}. Rules: {rules}. {attributes}.")
     return "\n\n".join(paragraphs) + "\n"
 
 
@@ -194,9 +194,7 @@ def _flat(table: Mapping[str, Any], place: str = "") -> list[tuple[str, Any]]:
 
 def _listed(values: Sequence[Any]) -> str:
     """One value after the other, or as the command line takes them."""
-    from attnphase.data.reading import spacing
-
-    kind = spacing(values)
+    kind = reading.spacing(values)
     if kind and len(values) > 3:
         return f"{values[0]:g}:{values[-1]:g}:{len(values)}" + (":log" if kind == "log" else "")
     return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)

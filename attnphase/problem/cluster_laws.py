@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.messages import listed, shown
 from attnphase.problem.tables import RELATIVE_TOLERANCE, check_square
 from attnphase.problem.values import is_nested
+
+with loaded_on_use(__name__):
+    from derivations.printing import setting
 
 __all__ = ["CLUSTER_LAWS", "MAX_CONFIGURATIONS", "ClusterLaw", "GivenLaw"]
 
@@ -97,11 +101,11 @@ class Independent(ClusterLaw):
 
     def statements(self, law: GivenLaw) -> Iterator[Statement]:
         """See `ClusterLaw`."""
-        from derivations.printing.setting import vector
-
         yield f"Every token draws its cluster by itself, {_drawn_by(law.weights)}."
         if is_nested(law.weights):
-            yield tuple((rf"P_{{{token}}}", f"= {vector(row)}") for token, row in enumerate(law.weights or (), 1))
+            yield tuple(
+                (rf"P_{{{token}}}", f"= {setting.vector(row)}") for token, row in enumerate(law.weights or (), 1)
+            )
 
 
 class _OfEqualCounts(ClusterLaw):
@@ -137,11 +141,9 @@ class Markov(_OfEqualCounts):
 
     def statements(self, law: GivenLaw) -> Iterator[Statement]:
         """See `ClusterLaw`."""
-        from derivations.printing.setting import matrix
-
         drawn = _drawn_by(law.weights)
         yield f"The clusters are a Markov chain; the first token draws its own {drawn}, the others by the row of"
-        yield ((r"P(c_{\ell + 1} \,|\, c_\ell)", f"= {matrix(law.transition or ())}"),)
+        yield ((r"P(c_{\ell + 1} \,|\, c_\ell)", f"= {setting.matrix(law.transition or ())}"),)
         yield "that belongs to the cluster before."
 
 
@@ -173,12 +175,11 @@ class Same(_OfEqualCounts):
 
     def statements(self, law: GivenLaw) -> Iterator[Statement]:
         """See `ClusterLaw`."""
-        from derivations.printing.setting import number
-
         assert law.probability is not None, "checked when the law was made"
+        common = setting.number(law.probability)
         yield (
-            f"With probability ${number(law.probability)}$ all tokens share one cluster, {_drawn_by(law.weights)}; the"
-            " rest is spread over the other choices in proportion to the product of these probabilities."
+            f"With probability ${common}$ all tokens share one cluster, {_drawn_by(law.weights)};"
+            " the rest is spread over the other choices in proportion to the product of these probabilities."
         )
 
 
@@ -209,14 +210,12 @@ class Table(ClusterLaw):
 
 def _drawn_by(weights: tuple[Any, ...] | None) -> str:
     """How a page says with which probabilities clusters are drawn."""
-    from derivations.printing.setting import vector
-
     if weights is None:
         return "all clusters being equally likely"
     return (
         "with the probabilities in the rows below"
         if is_nested(weights)
-        else f"with the probabilities ${vector(weights)}$"
+        else f"with the probabilities ${setting.vector(weights)}$"
     )
 
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.attention import matrices_of_weights
+
+with loaded_on_use(__name__):
+    from derivations.models import attention, scalar, scores
 
 if TYPE_CHECKING:
     from derivations.models.scalar import LabelPlanes, Roughness
@@ -165,12 +169,9 @@ class Attention(LossKind):
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
-        from derivations.models.attention import AttentionModel, Student, Teacher
-        from derivations.models.scores import resolve
-
-        student = Student(resolve(of.student_score, of.length), of.rank, of.tied, of.student_causal)
-        teacher = Teacher(resolve(of.teacher_score, of.length), of.teacher_rank, of.teacher_causal)
-        return AttentionModel(of.length, student, teacher, of.values, of.finite, of.noisy)
+        student = attention.Student(scores.resolve(of.student_score, of.length), of.rank, of.tied, of.student_causal)
+        teacher = attention.Teacher(scores.resolve(of.teacher_score, of.length), of.teacher_rank, of.teacher_causal)
+        return attention.AttentionModel(of.length, student, teacher, of.values, of.finite, of.noisy)
 
 
 class Values(Attention):
@@ -190,9 +191,7 @@ class Scalar(LossKind):
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
-        from derivations.models.scalar import SCALAR_LOSSES
-
-        return SCALAR_LOSSES[self.name]
+        return scalar.SCALAR_LOSSES[self.name]
 
 
 class Square(Scalar):
@@ -262,31 +261,23 @@ class Formula(LossKind):
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
-        from derivations.models.scalar import formula_loss
-
         columns = of.rank * matrices_of_weights(of.tied)
-        return formula_loss(of.expression, of.length, columns, of.teacher_rank, of.noisy)
+        return scalar.formula_loss(of.expression, of.length, columns, of.teacher_rank, of.noisy)
 
 
 @lru_cache(maxsize=64)
 def _roughness(expression: str) -> Roughness:
-    from derivations.models.scalar import formula_roughness
-
-    return formula_roughness(expression)
+    return scalar.formula_roughness(expression)
 
 
 @lru_cache(maxsize=64)
 def _takes_clusters(expression: str) -> bool:
-    from derivations.models.scalar import takes_clusters
-
-    return takes_clusters(expression)
+    return scalar.takes_clusters(expression)
 
 
 @lru_cache(maxsize=64)
 def _label_planes(expression: str) -> LabelPlanes | None:
-    from derivations.models.scalar import formula_label_planes
-
-    return formula_label_planes(expression)
+    return scalar.formula_label_planes(expression)
 
 
 LOSSES: dict[str, LossKind] = {

@@ -10,9 +10,15 @@ from typing import Any
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.sections import Sections
+
+with loaded_on_use(__name__):
+    import sympy
+
+    from derivations.models import bounds, formulas, functions, kinks, scalar, scores
 
 __all__ = ["check_loss", "check_own_functions", "check_regularizer", "check_score", "printed_scores", "register_score"]
 
@@ -68,15 +74,13 @@ def printed_scores(problem: Sections) -> str:
 
 def _printed_row(score: str, length: int, field: str) -> str:
     """What a score's row function returns for so many logits, as text."""
-    from sympy import Symbol, srepr
-
-    from derivations.models.scores import ScoreError, resolve, row_entries
-
     try:
-        entries = row_entries(resolve(score, length), [Symbol(f"z{b}", real=True) for b in range(length)])
-    except ScoreError as error:
+        entries = scores.row_entries(
+            scores.resolve(score, length), [sympy.Symbol(f"z{b}", real=True) for b in range(length)]
+        )
+    except scores.ScoreError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
-    return ", ".join(srepr(entry) for entry in entries)
+    return ", ".join(sympy.srepr(entry) for entry in entries)
 
 
 def register_score(name: str, row: Callable[..., Any]) -> None:
@@ -96,12 +100,9 @@ def register_score(name: str, row: Callable[..., Any]) -> None:
     """
     arguments.text("name", name, "a Python name")
     arguments.function("row", row)
-    from derivations.models.scores import ScoreError
-    from derivations.models.scores import register_score as register
-
     try:
-        register(name, row)
-    except ScoreError as error:
+        scores.register_score(name, row)
+    except scores.ScoreError as error:
         raise ProblemError("score", f"the score cannot be registered: {error}") from None
 
 
@@ -135,40 +136,33 @@ def check_loss(
     ProblemError
         Naming ``loss.expression``, or ``teacher.noise``.
     """
-    from sympy import Symbol
-
-    from derivations.models.formulas import FormulaError
-    from derivations.models.functions import Sign
-    from derivations.models.kinks import steep_kink
-    from derivations.models.scalar import formula_loss, takes_clusters
-
     field = "loss.expression"
-    if takes_clusters(expression) and not clusters:
+    if scalar.takes_clusters(expression) and not clusters:
         raise ProblemError(
             field,
             f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and'
             " give tokens.clusters, or write it without c.",
         )
-    model = formula_loss(expression, length, columns, teacher_columns, noisy=True)
-    h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
-    k = [[Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
-    drawn = [[Symbol(f"noise{a}_{b}", real=True) for b in range(length)] for a in range(length)]
-    numbers = [Symbol(f"c{a}", real=True) for a in range(length)]
+    model = scalar.formula_loss(expression, length, columns, teacher_columns, noisy=True)
+    h = [[sympy.Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
+    k = [[sympy.Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
+    drawn = [[sympy.Symbol(f"noise{a}_{b}", real=True) for b in range(length)] for a in range(length)]
+    numbers = [sympy.Symbol(f"c{a}", real=True) for a in range(length)]
     try:
         loss = model.loss(h, [[*teacher, *own, c] for teacher, own, c in zip(k, drawn, numbers, strict=True)])
-    except FormulaError as error:
+    except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
     own = {symbol for row in h for symbol in row}
-    steep = steep_kink(loss, own) if len(own) > 1 else None
+    steep = kinks.steep_kink(loss, own) if len(own) > 1 else None
     if steep is not None:
         raise ProblemError(
             field,
             f"{field} has an infinite slope where {steep} vanishes, and no minimum is found there in several fields:"
             " take it to the power one or more, or smooth it.",
         )
-    jumping = next((node for node in loss.atoms(Sign) if node.free_symbols & own), None)
+    jumping = next((node for node in loss.atoms(functions.Sign) if node.free_symbols & own), None)
     if jumping is not None:
         raise ProblemError(
             field,
@@ -199,21 +193,19 @@ def _check_values(
 
     A message shows a point with the clusters ``at`` which the loss is taken, under ``short`` names.
     """
-    from derivations.models.bounds import fall_of, singular_point
-
     field = "loss.expression"
 
     def shown(point: Mapping[Any, float]) -> str:
         return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in [*at.items(), *point.items()])
 
-    pole = singular_point([loss], [*fields, *others])
+    pole = bounds.singular_point([loss], [*fields, *others])
     if pole is not None:
         raise ProblemError(
             field,
             f"{field} must be a finite number for all fields, but is none at {shown(pole)}: keep its denominators, and"
             " the arguments of its logarithms and roots, above zero.",
         )
-    fall = fall_of(loss, fields, others)
+    fall = bounds.fall_of(loss, fields, others)
     if fall is not None:
         raise ProblemError(
             field,

@@ -10,6 +10,10 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    from derivations.printing import setting
 
 __all__ = ["SPECTRUM_KINDS", "GivenSpectrum", "SpectrumKind"]
 
@@ -110,11 +114,9 @@ class PowerLaw(SpectrumKind):
 
     def statement(self, law: GivenSpectrum) -> str:
         """See `SpectrumKind`."""
-        from derivations.printing.setting import number
-
         assert law.exponent is not None, "checked when the law was made"
         return (
-            rf"The eigenvalues are a power law: $\gamma \propto i^{{-{number(law.exponent)}}}$ for "
+            rf"The eigenvalues are a power law: $\gamma \propto i^{{-{setting.number(law.exponent)}}}$ for "
             rf"$i = 1, \dots, {law.atoms}$, in equal shares."
         )
 

@@ -13,13 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from attnphase.arguments import flag
+from attnphase.lazy import loaded_on_use
 
-if TYPE_CHECKING:
-    from rich.console import Console
+with loaded_on_use(__name__):
+    from IPython import display as notebook  # pyright: ignore[reportMissingImports]
+    from rich import console as consoles
+    from rich import progress as bars
+    from rich import table as tables
+    from rich import text as texts
 
 __all__ = ["COMPILING", "Advance", "Callback", "ProgressLine", "progress_line", "silent", "uncounted", "within"]
 
@@ -61,24 +66,6 @@ def within(place: str, callback: Callback) -> Callback:
     return callback if callback is silent else lambda text, *steps: callback(f"{place}: {text}", *steps)
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """Of an iteration, since something else was done the last time: when it began, after how many steps, and where."""
-
-    begin: float
-    first: float
-    done: float
-    most: float
-
-    def left(self, now: float) -> str | None:
-        """How long the steps that may follow take, where that is long; None until it can be said."""
-        seconds, counted, rest = now - self.begin, self.done - self.first, self.most - self.done
-        if seconds < _SOON or counted <= 0 or (left := rest * seconds / counted) <= _LONG:
-            return None
-        about = f"at most about {_duration(round(left))}, if each costs what the last ones did"
-        return f"up to {rest:.0f} more steps of the iteration take {about}; less where it converges sooner"
-
-
 @dataclass(eq=False)
 class ProgressLine:
     """What the line says.
@@ -117,7 +104,7 @@ class ProgressLine:
     _ready: float = field(init=False)  # when the work began: after compiling, which is done once
     _held: float = field(init=False)  # what was done then
     _warned: bool = field(default=False, init=False)
-    _steps: _Steps | None = field(default=None, init=False)
+    _steps: ProgressLine | None = field(default=None, init=False)  # of an iteration, since something else was done
 
     def __post_init__(self) -> None:
         self._ready, self._held = self._begin, self.done
@@ -129,10 +116,11 @@ class ProgressLine:
         self.text = text
         if not most:
             self._steps = None
-        elif self._steps is None or steps < self._steps.done:
-            self._steps = _Steps(time.monotonic(), steps, steps, most)
-        else:
-            self._steps = replace(self._steps, done=steps, most=most)
+            return
+        if self._steps is None or steps < self._steps.done:
+            self._steps = ProgressLine(text, most, steps, "steps of the iteration", before="where it converges sooner")
+            self._steps._first = (time.monotonic(), steps)
+        self._steps.reach(steps)
 
     def at(self, done: float, text: str) -> None:
         """Say how much is done, and what is being done."""
@@ -149,39 +137,47 @@ class ProgressLine:
 
     def estimate(self) -> None:
         """Say how long all of it takes, once that can be said; from below while nothing is counted."""
-        announce, now = self.announce, time.monotonic()
+        announce, steps, sentence = self.announce, self._steps, None
         if announce is None or self.text.endswith(COMPILING):
             return
-        steps = self._steps  # the computation, in a thread of its own, may set it to None
-        if steps is not None and self.total in (None, 1) and (left := steps.left(now)) is not None:
+        if steps is not None and self.total in (None, 1):  # the computation, in another thread, may set it to None
+            sentence = steps._whole()
+        sentence = sentence or self._whole()
+        if sentence is not None:
             self.announce = None
-            announce(left)
-            return
-        if self.total is None:
-            return
-        rest = self.total - self.done
-        if self._first is None:
-            waited = now - self._ready
-            least = rest / self.at_once * waited
-            if self.unit and not self._warned and waited >= _WAITED and rest > self.at_once and least > _LONG:
-                self._warned = True
-                took = f"none of {rest:.0f} {self.unit} is done after {waited:.0f} s"
-                announce(f"{took}: all of them may take {_duration(round(least))} or more")
-            return
+            announce(sentence)
+        elif (least := self._least()) is not None:
+            self._warned = True
+            announce(least)
+
+    def _least(self) -> str | None:
+        """How long it takes at least, while the first is under way."""
+        if self.total is None or self._first is not None or self._warned or not self.unit:
+            return None
+        rest, waited = self.total - self.done, time.monotonic() - self._ready
+        least = rest / self.at_once * waited
+        if waited < _WAITED or rest <= self.at_once or least <= _LONG:
+            return None
+        took = f"none of {rest:.0f} {self.unit} is done after {waited:.0f} s"
+        return f"{took}: all of them may take {_duration(round(least))} or more"
+
+    def _whole(self) -> str | None:
+        """How long the rest takes, where that is long; it may still become so, for what follows may cost more."""
+        if self.total is None or self._first is None:
+            return None
         begin, first = self._first
-        counted, seconds = self.done - first, now - begin
+        rest, counted, seconds = self.total - self.done, self.done - first, time.monotonic() - begin
         if seconds < _SOON:
-            return
+            return None
         if counted <= 0:  # only the first, whose own time may have much in it that the others do not need
             counted, seconds = first - self._held, max(seconds, begin - self._ready)
             if self.at_once > 1:
                 counted = max(counted, self.at_once)
-        if (left := rest * seconds / counted) > _LONG:  # else it may still become so: what follows may cost more
-            self.announce = None
-            what = f"{rest:.0f} of {self.total:.0f} {self.unit} are left, which take" if self.unit else "this takes"
-            about = "at most about" if self.before else "about"
-            less = f"; less {self.before}" if self.before else ""
-            announce(f"{what} {about} {_duration(round(left))}, if the rest costs what the first part did{less}")
+        if counted <= 0 or (left := rest * seconds / counted) <= _LONG:
+            return None
+        what = f"{rest:.0f} of {self.total:.0f} {self.unit} are left, which take" if self.unit else "this takes"
+        about, less = ("at most about", f"; less {self.before}") if self.before else ("about", "")
+        return f"{what} {about} {_duration(round(left))}, if the rest costs what the first part did{less}"
 
     @property
     def rate(self) -> float | None:
@@ -281,88 +277,74 @@ def progress_line(
     if not flag("progress", shown) or sys.stderr is None:
         yield line
         return
-    line.announce = _say
+    line.announce = lambda sentence: _print(f"{sentence}.")
     over = threading.Event()
     # a thread, since a computation says nothing while it is in machine code
-    watchers = [threading.Thread(target=one, args=(line, over), daemon=True) for one in (_watch, _estimate)]
-    for one in watchers:
-        one.start()
+    watcher = threading.Thread(target=_watch, args=(line, over), daemon=True)
+    watcher.start()
     try:
         yield line
     finally:
         over.set()
-        for one in watchers:
-            one.join()  # the first takes the line away and gives the cursor back
+        watcher.join()  # takes the line away and gives the cursor back
 
 
-def _say(sentence: str) -> None:
-    """Print a sentence; above a line that is live."""
+def _print(words: str) -> None:
+    """Print a line; above one that is live."""
     with suppress(OSError):  # nobody reads it any more
-        print(f"attnphase: {sentence}.", file=sys.stderr, flush=True)
-
-
-def _estimate(line: ProgressLine, over: threading.Event) -> None:
-    while line.announce is not None and not over.wait(_LOOK):
-        line.estimate()
+        print(f"attnphase: {words}", file=sys.stderr, flush=True)
 
 
 def _watch(line: ProgressLine, over: threading.Event) -> None:
     if over.wait(_SILENT):
         return
-    from rich.console import Console
+    with _display(line) as (show, every):
+        waited = 0.0
+        while not over.wait(min(every, _LOOK)):
+            line.estimate()
+            waited += min(every, _LOOK)
+            if waited >= every:
+                show()
+                waited = 0.0
 
-    console = Console(stderr=True, highlight=False)
-    if console.is_jupyter:
-        _show_in_notebook(line, over)
-    elif console.is_terminal and not console.is_dumb_terminal:
-        _show_live(line, over, console)
+
+@contextmanager
+def _display(line: ProgressLine) -> Iterator[tuple[Callable[[], None], float]]:
+    """A function that shows the line as it is now, and every how many seconds."""
+    output = consoles.Console(stderr=True, highlight=False)
+    if output.is_jupyter:  # not by rich, which needs ipywidgets there; IPython is there where a notebook is
+        shown = notebook.display(line.mimebundle(), raw=True, display_id=True)
+        assert shown is not None  # with an id there is a handle
+        yield lambda: shown.update(line.mimebundle(), raw=True), _NOTEBOOK
+        shown.update({"text/plain": "", "text/html": ""}, raw=True)
+    elif output.is_terminal and not output.is_dumb_terminal:
+        # warnings are printed above the line; standard output is not ours
+        options: dict[str, Any] = {"auto_refresh": False, "transient": True, "redirect_stdout": False}
+        with bars.Progress(*_columns(line), console=output, **options) as live:
+            task = live.add_task(line.words, total=line.total, clock=line.clock)
+
+            def show() -> None:
+                live.update(task, description=line.words, completed=line.done, clock=line.clock)
+                live.refresh()
+
+            show()
+            yield show, _REFRESH
     else:
-        _print_plain(line, over)
+        yield lambda: _print(line.plain), _PLAIN
 
 
-def _show_live(line: ProgressLine, over: threading.Event, console: Console) -> None:
-    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
-    from rich.table import Column
-    from rich.text import Text
-
-    class What(ProgressColumn):
+def _columns(line: ProgressLine) -> list[bars.ProgressColumn]:
+    class What(bars.ProgressColumn):
         """The only column that gives way where the terminal is narrow, so that the line stays one."""
 
-        def render(self, task: Task) -> Text:
-            return Text(task.description, no_wrap=True, overflow="ellipsis")
+        def render(self, task: bars.Task) -> texts.Text:
+            return texts.Text(task.description, no_wrap=True, overflow="ellipsis")
 
-    def fixed() -> Column:
-        return Column(no_wrap=True)
+    def fixed() -> tables.Column:
+        return tables.Column(no_wrap=True)
 
-    clock = TextColumn("{task.fields[clock]}", table_column=fixed())
-    columns = (SpinnerColumn(table_column=fixed()), What(), clock)
-    if line.total is not None:
-        bar = BarColumn(bar_width=12, table_column=fixed())
-        columns = (What(), bar, TextColumn("{task.percentage:>3.0f}%"), clock)
-    # warnings are printed above the line; standard output is not ours
-    with Progress(*columns, console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-        task = live.add_task(line.words, total=line.total, completed=int(line.done), clock=line.clock)
-        while True:
-            live.update(task, description=line.words, completed=line.done, clock=line.clock)
-            live.refresh()
-            if over.wait(_REFRESH):
-                return
-
-
-def _show_in_notebook(line: ProgressLine, over: threading.Event) -> None:
-    """Not by rich, which needs ipywidgets there; IPython is there where a notebook is."""
-    from IPython.display import display  # pyright: ignore[reportMissingImports]
-
-    shown = display(line.mimebundle(), raw=True, display_id=True)
-    assert shown is not None  # with an id there is a handle
-    while not over.wait(_NOTEBOOK):
-        shown.update(line.mimebundle(), raw=True)
-    shown.update({"text/plain": "", "text/html": ""}, raw=True)
-
-
-def _print_plain(line: ProgressLine, over: threading.Event) -> None:
-    while not over.wait(_PLAIN):
-        try:
-            print(f"attnphase: {line.plain}", file=sys.stderr, flush=True)
-        except OSError:  # nobody reads it any more
-            return
+    clock = bars.TextColumn("{task.fields[clock]}", table_column=fixed())
+    if line.total is None:
+        return [bars.SpinnerColumn(table_column=fixed()), What(), clock]
+    bar = bars.BarColumn(bar_width=12, table_column=fixed())
+    return [What(), bar, bars.TextColumn("{task.percentage:>3.0f}%"), clock]

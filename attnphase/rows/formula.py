@@ -10,8 +10,13 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.lazy import loaded_on_use
 from attnphase.rows.kind import Given, RegularizerKind
 from attnphase.rows.regularizer import RowRegularizer
+
+with loaded_on_use(__name__):
+    from derivations.models import regularizers
+    from derivations.printing import latex as equation_printing
 
 __all__ = ["Formula", "load_expression"]
 
@@ -35,11 +40,8 @@ class Formula(RegularizerKind):
 
     def latex(self, given: Given) -> str:
         """See `RegularizerKind`."""
-        from derivations.models.regularizers import ConvexPenalty
-        from derivations.printing.latex import EquationPrinter
-
-        expression = ConvexPenalty.of(str(given.expression)).expression
-        own = r"\sum_c \rho(w_c), \quad \rho(w) = " + EquationPrinter().show(expression)
+        expression = regularizers.ConvexPenalty.of(str(given.expression)).expression
+        own = r"\sum_c \rho(w_c), \quad \rho(w) = " + equation_printing.EquationPrinter().show(expression)
         return f"{self.quadratic_latex} + {own}" if given.ridge else own
 
 
@@ -52,11 +54,9 @@ def load_expression(text: str, ridge: float) -> RowRegularizer:
     ProblemError
         Naming ``regularizer.expression``.
     """
-    from derivations.models.regularizers import ConvexPenalty, RegularizerError
-
     try:
-        penalty = ConvexPenalty.of(text)
-    except RegularizerError as error:
+        penalty = regularizers.ConvexPenalty.of(text)
+    except regularizers.RegularizerError as error:
         raise ProblemError(_EXPRESSION, f"{_EXPRESSION} cannot be used: {error}") from None
     value, slope, curvature = penalty.numeric
     kinks = penalty.kinks

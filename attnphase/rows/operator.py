@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 
 from attnphase.errors import ProblemError
+from attnphase.lazy import loaded_on_use
 from attnphase.rows.kind import Given, RegularizerKind
 from attnphase.rows.regularizer import RowRegularizer
+
+with loaded_on_use(__name__):
+    from derivations.models import foreign
 
 __all__ = ["Operator", "load_prox"]
 
@@ -69,11 +73,9 @@ def load_prox(name: str, ridge: float) -> RowRegularizer:
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    from derivations.models.foreign import ForeignError, imported
-
     try:
-        found = imported(name)
-    except ForeignError as error:
+        found = foreign.imported(name)
+    except foreign.ForeignError as error:
         raise ProblemError(_PROX, f'{_PROX} "{name}" cannot be imported: {error}; write "module:function".') from None
     if not callable(found):
         module, _, attribute = name.partition(":")
@@ -83,13 +85,12 @@ def _imported(name: str) -> Callable[..., Any]:
 
 def _guarded(name: str, prox: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the user's own whose failures are sentences."""
-    from derivations.models.foreign import ForeignError, contained
 
     def guarded(v: Any, step: Any) -> Any:
         try:
-            with contained():
+            with foreign.contained():
                 return prox(v, step)
-        except ForeignError as error:
+        except foreign.ForeignError as error:
             raise ProblemError(_PROX, f'{_PROX} "{name}" fails on an array: {error}.') from error
 
     return guarded

@@ -15,9 +15,13 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.lazy import loaded_on_use
 from attnphase.rows.moments import RowMoments
 from attnphase.rows.quadrature import REACH, panels
 from attnphase.rows.regularizer import RowRegularizer
+
+with loaded_on_use(__name__):
+    from scipy import special
 
 __all__ = ["piecewise_moments"]
 
@@ -109,11 +113,9 @@ def _moments_on_lines(
 
 def _truncated(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
     """``E[1], E[z], E[z^2]`` of a standard normal z between two ends."""
-    from scipy.special import ndtr  # a quarter of a second to import, which a ridge should not wait for
-
     # on the left of zero, where no digits are lost
     mirrored = lower > 0
-    mass = ndtr(np.where(mirrored, -lower, upper)) - ndtr(np.where(mirrored, -upper, lower))
+    mass = special.ndtr(np.where(mirrored, -lower, upper)) - special.ndtr(np.where(mirrored, -upper, lower))
     low, high = (np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi) for x in (lower, upper))
     return mass, low - high, mass + lower * low - upper * high
 

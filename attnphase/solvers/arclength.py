@@ -47,24 +47,21 @@ class Steps:
     Attributes
     ----------
     first, smallest, largest : float
-        Lengths of a step, in variables of order one; with `learnt` relative to a variable that has grown larger.
+        Lengths of a step, in variables of order one, and relative to a variable that has grown larger.
     tolerance : float
         On the largest entry of ``G``.
     loose : float
         Likewise, of a place beside which ``G`` jumps over zero.
     most : int
         Points after which a trace ends.
-    learnt : bool
-        Whether derivatives along the curve are those that correctors have learnt, taken anew where these fail.
     """
 
-    first: float = 0.05
+    first: float = 0.1
     smallest: float = 1e-3
-    largest: float = 0.1
+    largest: float = 0.4
     tolerance: float = 1e-8
     loose: float = 1e-3
     most: int = 400
-    learnt: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +84,9 @@ class Corrected:
     jacobian: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CurvePoint:
-    """A point of a curve.
+    """A point of a curve; who reads a trace may put better derivatives into a point before the next one is taken.
 
     Attributes
     ----------
@@ -98,15 +95,12 @@ class CurvePoint:
     tangent : (D + 1,) array
         Of length one, in the direction of travel.
     jacobian : (D, D + 1) array
-        ``dG/d(x, p)``.
-    arclength : float
-        From the start.
+        ``dG/d(x, p)``, as correctors on the way have learnt it.
     """
 
     place: Array
     tangent: Array
     jacobian: Array
-    arclength: float
 
 
 def tangent_of(jacobian: Array, along: Array) -> Array:
@@ -149,7 +143,10 @@ def _newton(
     for number in range(1, _MANY):
         if np.abs(value).max() <= tolerance or not np.isfinite(matrix).all():
             return best, number
-        step = np.linalg.lstsq(matrix, np.append(-value, matrix[count:] @ (guess - place)), rcond=None)[0]
+        try:  # by elimination no rounding leads out of a plane on the edge of the domain
+            step = np.linalg.solve(matrix, np.append(-value, matrix[count:] @ (guess - place)))
+        except np.linalg.LinAlgError:
+            return best, number
         step *= min(1.0, _REACH / max(float(np.abs(step / np.maximum(1.0, np.abs(place))).max()), 1e-300))
         image = curve.quick(place + step)
         if image is None:
@@ -177,13 +174,13 @@ def trace(curve: Implicit, start: Array, along: Array, steps: Steps) -> Iterator
     Yields
     ------
     CurvePoint
-        The start first; right after a point the curve was last asked for its derivative there. The trace ends by itself
-        where no step leads on, and with a point at which it comes back along itself.
+        The start first. The trace ends by itself where no step leads on, and with a point at which it comes back along
+        itself.
     """
     jacobian = curve.derivative(start)
     if jacobian is None:
         return
-    points = [CurvePoint(start, tangent_of(jacobian, along), jacobian, 0.0)]
+    points = [CurvePoint(start, tangent_of(jacobian, along), jacobian)]
     yield points[0]
     length = steps.first
     while len(points) < steps.most and turned_back(points, steps) is None:
@@ -220,7 +217,7 @@ def turned_back(points: Sequence[CurvePoint], steps: Steps) -> int | None:
 
 def _advanced(curve: Implicit, here: CurvePoint, length: float, steps: Steps) -> tuple[CurvePoint, float] | None:
     """The next point and the length of the step after it; None where no step leads on."""
-    learnt = steps.learnt
+    learnt = True
     while length >= steps.smallest:
         found = _stepped(curve, here, length, steps, careful=length <= _CAREFUL * steps.first)
         if found is not None:
@@ -240,7 +237,7 @@ def _stepped(
     curve: Implicit, here: CurvePoint, length: float, steps: Steps, *, careful: bool
 ) -> tuple[CurvePoint, bool] | None:
     """One step, and whether it was easy; None if it did not end on the curve, or too far away."""
-    units = np.append(np.maximum(1.0, np.abs(here.place[:-1]) * steps.learnt), 1.0)
+    units = np.append(np.maximum(1.0, np.abs(here.place[:-1])), 1.0)
     along = here.tangent / units / np.linalg.norm(here.tangent / units)
     found = corrected(curve, here.place + length * along * units, along / units, here.jacobian, steps.tolerance)
     place, chord = found.place, (found.place - here.place) / units
@@ -248,14 +245,13 @@ def _stepped(
     if found.residual > (steps.loose if careful else steps.tolerance) or moved > 2 * length:
         return None
     # a tangent that is far from the step it led to was none: learnt derivatives have lost the curve
-    learnt = steps.learnt and length >= _BENT * moved
+    learnt = length >= _BENT * moved
     jacobian = found.jacobian if learnt else curve.derivative(place)
     if jacobian is None:
         return None
     tangent = tangent_of(jacobian * units, along)
-    cosine = float(tangent @ along) if learnt or not steps.learnt else float(tangent @ chord) / moved
+    cosine = float(tangent @ along) if learnt else float(tangent @ chord) / moved
     if cosine < _BENT and not careful:
         return None
-    tangent, arclength = tangent * units / np.linalg.norm(tangent * units), here.arclength + moved
-    point = replace(here, place=place, tangent=tangent, jacobian=jacobian, arclength=arclength)
-    return point, found.evaluations <= _FEW and cosine >= _STRAIGHT
+    tangent = tangent * units / np.linalg.norm(tangent * units)
+    return CurvePoint(place, tangent, jacobian), found.evaluations <= _FEW and cosine >= _STRAIGHT

@@ -39,6 +39,8 @@ class ChannelPass:
     ----------
     conjugates : Conjugates
         With replicate axis.
+    sampled : Conjugates
+        Without what the gauge makes of them, see `Channel._invariant`: the envelope's derivatives on any nodes.
     envelope, loss_at_prox : (S,) arrays
         ``E[M]`` and ``E[loss(prox, k)]`` per replicate.
     minima : Minima
@@ -46,6 +48,7 @@ class ChannelPass:
     """
 
     conjugates: Conjugates
+    sampled: Conjugates
     envelope: Array
     loss_at_prox: Array
     minima: Minima
@@ -246,7 +249,8 @@ class Channel:
             theta=floored.theta[:, None],
         )
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
-        return ChannelPass(self._invariant(Conjugates(*hats), floored), envelope, loss, minima)
+        sampled = Conjugates(*hats)
+        return ChannelPass(self._invariant(sampled, floored), sampled, envelope, loss, minima)
 
     def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:
         """Sampled conjugates as derivatives of what the gauge's stretches leave unchanged.

@@ -4,7 +4,7 @@ The folder of a run is all that they share. It has
 
     plan.json           what is swept, and into how many blocks
     line-KEY.nc         a finished line, under a hash of all that decides about it
-    block-K.lock        held by the process that solves block K
+    block-K.lock        while a process solves block K
 
 Which lines a block has follows from the plan alone. A line is in one block, and a block is solved by one process at a
 time: a second one waits, and then finds the lines finished. A killed process leaves its finished lines, and no lock.
@@ -14,25 +14,22 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import filelock
 import numpy as np
 import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.files import save_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ProblemError
-from attnphase.files.reading import LARGEST_TEXT, read_input, reason
+from attnphase.files.reading import LARGEST_TEXT, read_input
 from attnphase.files.writing import check_dataset, check_folder, write_file
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
-from attnphase.sweeps.cost import balanced, seconds_of
+from attnphase.sweeps.cost import seconds_of
 from attnphase.sweeps.description import Description, listed
 from attnphase.sweeps.grid import (
     axes_of,
@@ -45,15 +42,14 @@ from attnphase.sweeps.grid import (
     solved_lines,
 )
 from attnphase.sweeps.line import Line
-from attnphase.sweeps.places import PLANNING, check_plan, plan_file
+from attnphase.sweeps.places import MOST_SHARES, PLANNING, check_plan, plan_file
+from attnphase.sweeps.shares import share_for_us, shares_of, writing
 from attnphase.sweeps.store import BLOCKS, Store
 
 __all__ = ["Plan", "merge_blocks", "plan_sweep", "run_block"]
 
-_MAX_BLOCKS = 10**5
-_NAMED = 3  # blocks that a refusal describes
+_NAMED = 8  # blocks in a refusal
 _ANEW = f"{PLANNING} --force"
-_WAIT = 0.5  # seconds between two looks at a lock that another process holds
 
 
 @dataclass(frozen=True)
@@ -90,10 +86,7 @@ class Plan:
             There are fewer lines than blocks.
         """
         lines, taken = lines_of(problem, swept, settings)
-        if blocks > len(lines):
-            what = f"blocks must be at most {len(lines)}, the number of lines that the sweep has, not {blocks}"
-            raise ProblemError("blocks", f"{what}: a line, one branch over all alpha, is not divided.")
-        parts = tuple(map(tuple, balanced([seconds_of(line) for line in lines], blocks)))
+        parts = shares_of(lines, blocks, "blocks")
         return cls(problem, taken, tuple(lines), parts, Description.of(problem, taken, lines))
 
     @classmethod
@@ -111,7 +104,7 @@ class Plan:
             kept = json.loads(text)
             problem, settings = Problem.from_toml(kept["problem"]), SolverSettings(**kept["settings"])
             swept = {str(name): list(values) for name, values in kept["swept"].items()}
-            before, blocks = Description(dict(kept["sweep"])), arguments.whole("blocks", kept["blocks"], 1, _MAX_BLOCKS)
+            before, blocks = Description(dict(kept["sweep"])), arguments.whole("blocks", kept["blocks"], 1, MOST_SHARES)
             plan = cls.of(problem, swept, settings, blocks)
         except (AttnphaseError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             what = str(error).rstrip(".") if isinstance(error, AttnphaseError) else "it is damaged"
@@ -202,29 +195,19 @@ def plan_sweep(
     """
     problem = arguments.instance("problem", problem, Problem)
     settings = checked_settings(settings)
-    number = arguments.whole("blocks", blocks, 1, _MAX_BLOCKS)
+    number = arguments.whole("blocks", blocks, 1, MOST_SHARES)
     path, force = check_folder(folder), arguments.flag("force", force)
     plan = Plan.of(problem, axes_of(alpha, omega, branches, fields), settings, number)
-    with _writing(path):
+    with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-        there = plan_file(path).exists()
-    if there and not force:
-        known = _known(path)
-        if known is None or known.text != plan.text:
-            raise DatasetError(
-                f"{plan_file(path)}: another plan is there; use --force (force=True) to replace it, which keeps all"
-                " finished lines, or choose another folder."
-            )
+        another = plan_file(path).exists() and plan_file(path).read_bytes() != plan.text.encode()
+    if another and not force:
+        raise DatasetError(
+            f"{plan_file(path)}: another plan is there; use --force (force=True) to replace it, which keeps all"
+            " finished lines, or choose another folder."
+        )
     write_file(plan_file(path), plan.text.encode())
     return plan
-
-
-def _known(folder: Path) -> Plan | None:
-    """The plan of a folder; None where it is of no use."""
-    try:
-        return Plan.read(folder)
-    except DatasetError:
-        return None
 
 
 def run_block(
@@ -267,9 +250,7 @@ def run_block(
     number, processes = arguments.whole("block", block, 1), number_of_workers(workers)
     shown, path = arguments.flag("progress", progress), check_plan(folder)
     lines = Plan.read(path).block(number)
-    with _block_for_us(path, number):
-        store = Store(path, BLOCKS)
-        store.tidy_after(lines)
+    with share_for_us(path, f"block-{number}", lines, BLOCKS) as store:
         found = solved_lines(lines, store, on_processes(processes), shown)
     return dict(zip((line.label for line in lines), found, strict=True))
 
@@ -308,57 +289,17 @@ def merge_blocks(
     plan = Plan.read(path)
     store = Store(path, BLOCKS)
     found: dict[int, xr.Dataset] = {}
-    faults = []
-    for number, numbers in enumerate(plan.blocks, 1):
-        fault = _taken(store, plan, numbers, found)
-        if fault:
-            faults.append(f"block {number} {fault}")
+    faults: dict[int, str] = {}  # the first of each block
+    for number, i in ((number, i) for number, numbers in enumerate(plan.blocks, 1) for i in numbers):
+        try:
+            found[i] = store.read(plan.lines[i])
+        except DatasetError as error:
+            faults.setdefault(number, str(error).rstrip("."))
     if faults:
-        more = f"; and {len(faults) - _NAMED} more blocks" if len(faults) > _NAMED else ""
-        again = f"attnphase sweep --block K {path} (run_block) for each"
-        raise DatasetError(f"{path}: of {len(plan.blocks)} blocks, {'; '.join(faults[:_NAMED])}{more}: run {again}.")
+        which = ", ".join(map(str, [*faults][:_NAMED])) + (" and more" if len(faults) > _NAMED else "")
+        what = f"of {len(plan.blocks)} blocks, {which} cannot be used, the first since {next(iter(faults.values()))}"
+        raise DatasetError(f"{path}: {what}: run attnphase sweep --block K {path} (run_block) for each.")
     ds = joined(plan.problem, plan.swept, plan.description, [found[i] for i in range(len(plan.lines))])
     if target is not None:
         save_dataset(ds, target, force)
     return ds
-
-
-def _taken(store: Store, plan: Plan, numbers: Sequence[int], found: dict[int, xr.Dataset]) -> str:
-    """Take the lines of a block; what is wrong with it, if anything."""
-    lines = {i: plan.lines[i] for i in numbers}
-    missing = [line for line in lines.values() if not store.path(line).is_file()]
-    if len(missing) == len(lines):
-        return "is missing"
-    if missing:
-        return f"is unfinished ({len(missing)} of {len(lines)} lines are missing, the first {missing[0].label})"
-    for i, line in lines.items():
-        try:
-            found[i] = store.read(line)
-        except DatasetError as error:
-            return f"cannot be used ({str(error).rstrip('.')})"
-    return ""
-
-
-@contextmanager
-def _block_for_us(folder: Path, number: int) -> Iterator[None]:
-    """A block for this process alone; waits while another one has it."""
-    lock = filelock.FileLock(folder / f"block-{number}.lock")
-    with _writing(folder):
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            print(f"attnphase: another process solves block {number} of {folder}; waiting for it.", file=sys.stderr)
-            lock.acquire(poll_interval=_WAIT)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Say of a folder what the operating system refuses, and why."""
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(f"{folder}: the folder cannot be written to: {reason(error)}.") from None

@@ -22,10 +22,14 @@ import xarray as xr
 
 from attnphase.errors import SweepError
 from attnphase.extras import require_distributed
+from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import interruptions_deferred
 from attnphase.processes.progress import ProgressLine
 from attnphase.sweeps.line import Line
 from attnphase.sweeps.pool import Work
+
+with loaded_on_use(__name__):
+    import distributed
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -56,9 +60,7 @@ def cluster_at(address: str) -> Iterator[Callable[[Work, ProgressLine], None]]:
     """
     require_distributed()
     _find_scheduler(address)
-    from distributed import Client
-
-    with _unlogged(), Client(address, timeout=_PATIENCE, set_as_default=False) as client:
+    with _unlogged(), distributed.Client(address, timeout=_PATIENCE, set_as_default=False) as client:
         yield lambda work, shown: _solve(client, address, work, shown)
 
 
@@ -97,9 +99,7 @@ def _find_scheduler(address: str) -> None:
 
 
 async def _identity(address: str) -> dict[str, Any]:
-    from distributed import rpc
-
-    scheduler: Any = rpc(address)  # whose methods are those of what answers
+    scheduler: Any = distributed.rpc(address)  # whose methods are those of what answers
     try:
         return await scheduler.identity()
     finally:
@@ -114,13 +114,11 @@ def _solve(client: Client, address: str, work: Work, shown: ProgressLine) -> Non
     SweepError
         A line failed, or the scheduler went away.
     """
-    from distributed import as_completed
-
     workers: Any = client.nthreads()  # by their addresses; typed for clients that wait too
     work.expect(max(1, len(workers)), shown)
     waiting = iter(work.mixed)
     numbers: dict[Any, int] = {}
-    ended = as_completed(loop=client.loop)
+    ended = distributed.as_completed(loop=client.loop)
     with interruptions_deferred() as interrupted:
         while True:
             for i in islice(waiting, _WINDOW - len(numbers)):
@@ -153,18 +151,16 @@ def _taken(future: Future, i: int, work: Work, address: str) -> bool:
     SweepError
         The scheduler went away.
     """
-    from distributed import CancelledError, KilledWorker
-
     try:
         result = future.result(timeout=_PATIENCE)
     except TimeoutError:
         return False
-    except CancelledError:
+    except distributed.CancelledError:
         raise SweepError(
             f"the connection to {address} was lost; {len(work.todo)} of {len(work.lines)} lines are"
             f" unfinished{work.store.kept()}."
         ) from None
-    except KilledWorker:
+    except distributed.KilledWorker:
         reason = "the workers that solved it died, perhaps because memory ran out"
         work.failures[i] = SweepError(f"{reason}: see what they logged, or give them more memory")
     except Exception as error:
@@ -176,8 +172,6 @@ def _taken(future: Future, i: int, work: Work, address: str) -> bool:
 
 def _solve_line(line: Line, key: str) -> xr.Dataset:
     """Solve a line on a worker, if its program is that of the client."""
-    from distributed import get_worker
-
     here = replace(line)  # without what the client has worked out of its own program
     if here.key != key:
         raise SweepError(
@@ -185,4 +179,4 @@ def _solve_line(line: Line, key: str) -> xr.Dataset:
             " install the same there"
         )
     with _ONE_AT_A_TIME:
-        return replace(here, settings=replace(line.settings, threads=get_worker().state.nthreads)).solve()
+        return replace(here, settings=replace(line.settings, threads=distributed.get_worker().state.nthreads)).solve()

@@ -38,8 +38,8 @@ def follow(
 ) -> xr.Dataset:
     """Follow a branch along one field, through folds and onto its unstable part.
 
-    All points are under one integration rule, whose nodes stay the same: that of the problem, or 1024 Sobol points in
-    each replicate if it is chosen automatically.
+    All points are under one integration rule. A deterministic one is as fine as the error asked for needs at the start;
+    of Sobol points there are 1024 in each replicate, unless the problem says how many.
 
     Parameters
     ----------

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attnphase import arguments
 from attnphase.data.reading import spacing
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.line import Line
+
+with loaded_on_use(__name__):
+    from attnphase import version
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -38,10 +42,8 @@ class Description:
     @classmethod
     def of(cls, problem: Problem, swept: Mapping[str, list[Any]], lines: Sequence[Line], refine: bool = False) -> Self:
         """The description of a sweep whose lines are made."""
-        from attnphase.version import __version__
-
         settings = {name: value for name, value in asdict(lines[0].settings).items() if name != "threads"}
-        program = {"attnphase": __version__, "source code": lines[0].source[:16]}
+        program = {"attnphase": version.__version__, "source code": lines[0].source[:16]}
         functions = "\n".join(sorted({line.functions for line in lines}))
         if functions:
             program["functions of your own"] = hashlib.sha256(functions.encode()).hexdigest()[:16]

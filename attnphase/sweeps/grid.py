@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing.spawn import get_preparation_data
 from numbers import Real
@@ -42,10 +42,11 @@ from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.sweeps.cluster import cluster_at
 from attnphase.sweeps.description import Description
 from attnphase.sweeps.line import Line
-from attnphase.sweeps.places import check_scheduler
+from attnphase.sweeps.places import check_scheduler, check_shard
 from attnphase.sweeps.pool import GUARD, Work
-from attnphase.sweeps.refinement import check_refinable, solved_at_boundaries
-from attnphase.sweeps.store import Store, finished_result, marked, open_store
+from attnphase.sweeps.refinement import check_refinable, line_of_parts, solved_at_boundaries
+from attnphase.sweeps.shares import share_for_us, shares_of
+from attnphase.sweeps.store import SHARED, Store, finished_result, marked, open_store, parts_folder
 
 __all__ = [
     "Solve",
@@ -78,6 +79,7 @@ def sweep(
     refine: bool = False,
     workers: int | None = None,
     scheduler: str | None = None,
+    shard: str | None = None,
     output: str | os.PathLike[str] | None = None,
     resume: bool | Literal["fitting"] = False,
     force: bool = False,
@@ -92,12 +94,11 @@ def sweep(
     alpha : float or sequence of float
         Sample complexities, positive and distinct.
     omega : float or sequence of float, optional
-        Weights of the teacher's positional part, shorthand for the field ``teacher.omega``.
+        Values of the field ``teacher.omega``.
     branches : str or sequence of str
         Among "semantic", "positional", "uninformed", "mixed".
     fields : mapping, optional
-        Values of further fields of the problem, by their name in the TOML: numbers, words or truth values, one or
-        several for each.
+        Values of further fields of the problem, by their name in the TOML: numbers, words or truth values.
     settings : SolverSettings, optional
         How every point is solved.
     refine : bool
@@ -105,9 +106,13 @@ def sweep(
         losses of two branches cross, a branch passes the linear predictor or merges with the uninformed point.
     workers : int, optional
         Processes; one for every core by default.  With 1, everything runs in this process, as by default where the
-        main program is no file: a script from standard input.
+        main program is no file: a script from standard input.  They are started afresh (``spawn``), so a script must
+        call this under ``if __name__ == "__main__":``.
     scheduler : str, optional
         Address of a live Dask cluster, such as "tcp://10.0.0.1:8786", whose workers solve the lines instead.
+    shard : str, optional
+        "K/N": solve the K-th of N shares of equal estimated cost, whose lines are kept in ``<output>.parts/``; the
+        others are ``not_computed``.  When all are solved, the same call with `resume` instead writes the output.
     output : path-like, optional
         netCDF file for the result.  Finished lines lie in ``<output>.parts/`` until it is written.
     resume : bool or "fitting"
@@ -128,22 +133,18 @@ def sweep(
     ProblemError
         An argument or a swept value is wrong.
     DatasetError
-        The output cannot be written; or finished lines lie beside it, and neither `resume` nor `force` is given, or
-        they belong to another sweep.
+        The output cannot be written; or finished lines lie beside it that are of another sweep or not asked for.
     SweepError
         A line failed, workers died three times, or the scheduler cannot be reached.
     MissingExtraError
         A scheduler is given, and dask.distributed is not installed.
-
-    Notes
-    -----
-    Workers are started afresh (``spawn``), so a script must call this under ``if __name__ == "__main__":``.
     """
     if scheduler is None:
         check_caller("sweep", workers)
     problem = arguments.instance("problem", problem, Problem)
     settings = checked_settings(settings)
     options = _Options.of(refine, workers, scheduler, output, resume, force, progress)
+    options = replace(options, shard=check_shard(shard))
     lines, swept = lines_of(problem, axes_of(alpha, omega, branches, fields), settings)
     return _swept(problem, lines, swept, options)
 
@@ -206,6 +207,13 @@ class _Options:
     resume: bool | str
     force: bool
     progress: bool
+    shard: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.shard is not None and self.output is None:
+            raise ProblemError("shard", "shard needs output, beside which its lines are kept: give both.")
+        if self.shard is not None and (self.refine or self.force):
+            raise ProblemError("shard", "shard goes neither with refine nor with force: leave them out.")
 
     @classmethod
     def of(cls, refine: Any, workers: Any, scheduler: Any, output: Any, resume: Any, force: Any, progress: Any) -> Self:
@@ -233,6 +241,8 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
     if refine:
         check_refinable(swept)
     description = Description.of(problem, swept, lines, refine)
+    if path is not None and options.shard is not None:
+        return _share(problem, lines, swept, description, options, check_dataset(path), *options.shard)
     if path is not None and options.resume and not force and path.is_file():
         return finished_result(path, description)
     opened = nullcontext(Store(None))
@@ -251,6 +261,26 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
             save_dataset(ds, path, force)
             store.clear(lines, description)
     return ds
+
+
+def _share(
+    problem: Problem,
+    lines: list[Line],
+    swept: dict[str, list[Any]],
+    description: Description,
+    options: _Options,
+    path: Path,
+    number: int,
+    shares: int,
+) -> xr.Dataset:
+    """The result as far as one share of the lines makes it, which are kept."""
+    numbers, name = shares_of(lines, shares, "shard")[number - 1], f"share-{number}-of-{shares}"
+    mine = [lines[i] for i in numbers]
+    with _hands(options) as solve, share_for_us(parts_folder(path), name, mine, SHARED) as store:
+        store.claim(description, lines, options.resume == "fitting")
+        found = dict(zip(numbers, solved_lines(mine, store, solve, options.progress), strict=True))
+    rest = line_of_parts([], len(swept["alpha"]), found[numbers[0]])
+    return from_lines([found.get(i, rest) for i in range(len(lines))], swept, problem=problem)
 
 
 def joined(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ import filelock
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import CheckpointKind
-from attnphase.files.reading import LARGEST_TEXT, read_input
-from attnphase.files.writing import write_file
 
 __all__ = ["KeptRows", "checkpoint_for_us"]
 
@@ -81,36 +78,13 @@ class KeptRows:
         DatasetError
             The file is damaged, or belongs to another task.
         """
-        path = self.path
-        if path is None or not path.exists():
-            return
-
-        def refuse(sentence: str) -> DatasetError:
-            return DatasetError(f"{path}: {sentence}")
-
-        whole = read_input(path, "checkpoint", LARGEST_TEXT, refuse)
-        try:
-            digest, _, text = whole.decode("ascii").partition("\n")
-            if hashlib.sha256(text.encode("ascii")).hexdigest() != digest:
-                raise ValueError("digest")
-            content = json.loads(text)
-            what, task, rows = content["what"], content["task"], dict(content["rows"])
-        except (ValueError, LookupError, TypeError):
-            raise refuse(self.kind.damaged) from None
-        if what != self.kind.what:
-            raise refuse(f"this is a checkpoint of {what}: name another for {self.kind.what}.")
-        differing = [name for name in self.task if task.get(name) != self.task[name]]
-        if differing:
-            raise refuse(
-                f"this checkpoint belongs to other {self.kind.what}, with another {differing[0]}; remove it, or choose"
-                " another output."
-            )
-        self.rows.update(rows)
+        if self.path is not None and self.path.exists():
+            content = json.loads(self.kind.read(self.path))
+            self.kind.require_same(self.path, content["task"], self.task)
+            self.rows.update(content["rows"])
 
     def add(self, place: str, row: Any) -> None:
         """Keep one more."""
         self.rows[place] = row
         if self.path is not None:
-            text = json.dumps({"what": self.kind.what, "task": self.task, "rows": self.rows})
-            digest = hashlib.sha256(text.encode("ascii")).hexdigest()
-            write_file(self.path, f"{digest}\n{text}".encode("ascii"))
+            self.kind.write(self.path, json.dumps({"task": self.task, "rows": self.rows}).encode("ascii"))

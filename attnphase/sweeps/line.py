@@ -15,7 +15,11 @@ from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.kernels.key import ModelKey
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
+
+with loaded_on_use(__name__):
+    from attnphase.data import build
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -71,9 +75,9 @@ class Line:
 
     def dataset(self, points: Sequence[BranchPoint]) -> xr.Dataset:
         """The dataset of its points."""
-        from attnphase.data.build import from_points  # a third of a second, which workers should not wait for
-
-        return from_points(points, {"alpha": self.alphas}, problem=self.problem, title=f"Branch line: {self.label}")
+        return build.from_points(
+            points, {"alpha": self.alphas}, problem=self.problem, title=f"Branch line: {self.label}"
+        )
 
 
 @lru_cache

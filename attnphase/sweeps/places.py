@@ -13,11 +13,15 @@ from attnphase import arguments
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.files.reading import LARGEST_TEXT, check_input
 
-__all__ = ["PLANNING", "check_plan", "check_scheduler", "plan_file"]
+__all__ = ["MOST_SHARES", "PLANNING", "check_plan", "check_scheduler", "check_shard", "plan_file"]
 
 PLANNING = "attnphase sweep ... --plan N -o FOLDER (plan_sweep)"
 """How a folder gets a plan."""
 
+MOST_SHARES = 10**5
+"""Of a sweep, at most."""
+
+_SHARD = re.compile(r"0*([1-9]\d{0,5})/0*([1-9]\d{0,5})")
 _ADDRESS = re.compile(r"[a-z]+://\S+")
 
 
@@ -86,3 +90,31 @@ def check_scheduler(address: Any, workers: Any = None) -> str | None:
     if workers is not None:
         raise ProblemError("workers", "workers are those of the scheduler: give workers or scheduler, not both.")
     return address
+
+
+def check_shard(shard: Any) -> tuple[int, int] | None:
+    """Which share of how many is asked for.
+
+    Parameters
+    ----------
+    shard : str or None
+        Such as "3/16"; None for the whole.
+
+    Returns
+    -------
+    tuple of int or None
+        Its number, from 1 on, and how many there are.
+
+    Raises
+    ------
+    ProblemError
+        It is something else.
+    """
+    if shard is None:
+        return None
+    found = _SHARD.fullmatch(shard) if isinstance(shard, str) else None
+    number, count = map(int, found.groups()) if found else (1, 0)
+    if not number <= count <= MOST_SHARES:
+        what = f'shard must be the number of a share and how many there are, as "3/16", not {arguments.shown(shard)}.'
+        raise ProblemError("shard", what)
+    return number, count

@@ -20,7 +20,7 @@ from attnphase.errors import ProblemError
 from attnphase.sweeps.lattice import points_at_boundaries
 from attnphase.sweeps.line import Line
 
-__all__ = ["SolveRound", "check_refinable", "solved_at_boundaries"]
+__all__ = ["SolveRound", "check_refinable", "line_of_parts", "solved_at_boundaries"]
 
 SolveRound = Callable[[Sequence[Line], str], Sequence[xr.Dataset]]
 """Solves lines, after a few words on which they are."""
@@ -124,12 +124,16 @@ class _Grid:
     def whole(self, i: int) -> xr.Dataset:
         """A line over all alpha, from its parts."""
         pattern = next(iter(self._solved.values()))[0][1]
-        parts = self._solved.get(i, [])
-        variables = {}
-        for name, array in pattern.data_vars.items():
-            column = np.full((self.sizes[-1], *array.shape[1:]), _VARIABLE[str(name)].missing, dtype=array.dtype)
-            for at, ds in parts:
-                column[at] = ds[name].to_numpy()
-            variables[name] = (array.dims, column)
-        rules = {rule for _, ds in parts for rule in ds.attrs["rule"].split(", ")} or {pattern.attrs["rule"]}
-        return xr.Dataset(variables, attrs={"rule": ", ".join(sorted(rules))})
+        return line_of_parts(self._solved.get(i, []), self.sizes[-1], pattern)
+
+
+def line_of_parts(parts: Sequence[tuple[NDArray[np.intp], xr.Dataset]], size: int, pattern: xr.Dataset) -> xr.Dataset:
+    """A line of so many alpha from parts of it, with their places; the rest is ``not_computed``, as of `pattern`."""
+    variables = {}
+    for name, array in pattern.data_vars.items():
+        column = np.full((size, *array.shape[1:]), _VARIABLE[str(name)].missing, dtype=array.dtype)
+        for at, ds in parts:
+            column[at] = ds[name].to_numpy()
+        variables[name] = (array.dims, column)
+    rules = {rule for _, ds in parts for rule in ds.attrs["rule"].split(", ")} or {pattern.attrs["rule"]}
+    return xr.Dataset(variables, attrs={"rule": ", ".join(sorted(rules))})

@@ -20,7 +20,7 @@ from attnphase.files.writing import write_file
 from attnphase.sweeps.description import Description, listed
 from attnphase.sweeps.line import Line
 
-__all__ = ["BLOCKS", "RESUMED", "Hints", "Store", "finished_result", "marked", "open_store", "parts_folder"]
+__all__ = ["BLOCKS", "RESUMED", "SHARED", "Hints", "Store", "finished_result", "marked", "open_store", "parts_folder"]
 
 _KEY, _DIGEST = "line_key", "line_sha256"
 """Attributes of a finished line's file: what it is the line of, and a checksum of its numbers."""
@@ -93,6 +93,9 @@ RESUMED = Hints(
     'leave out what fails, and take them up with --resume-fitting (resume="fitting")',
 )
 """Of a sweep to one output."""
+
+SHARED = Hints("run the same command again", "run the same command again", RESUMED.without)
+"""Of a share of a sweep to one output."""
 
 BLOCKS = Hints(
     "run the block again",

@@ -313,7 +313,7 @@ def test_killed_commands_go_on_with_the_same_numbers(tmp_path, undisturbed):
         (signal.SIGINT, unfreeze, "unfrozen", 1),
     ):
         # where this many epochs have been written
-        code, errors = ended(how, "attnphase.experiments.checkpoint:write_file", epochs, ["histogram", *command])
+        code, errors = ended(how, "attnphase.files.checkpoints:write_file", epochs, ["histogram", *command])
         if how == signal.SIGKILL:
             assert code == -how
         else:
@@ -370,7 +370,7 @@ def _interrupted_after(
             signal.raise_signal(how)
 
     with monkeypatch.context() as patch:
-        patch.setattr("attnphase.experiments.checkpoint.write_file", and_interrupt)
+        patch.setattr("attnphase.files.checkpoints.write_file", and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             command()
 
@@ -423,7 +423,7 @@ def test_a_full_disk_keeps_the_last_epoch(tmp_path, monkeypatch):
             raise DatasetError(f"{path}: the file cannot be written: No space left on device.")
         write_file(path, content)
 
-    monkeypatch.setattr("attnphase.experiments.checkpoint.write_file", full)
+    monkeypatch.setattr("attnphase.files.checkpoints.write_file", full)
     with pytest.raises(DatasetError, match=r"semantic\.checkpoint: the file cannot be written: No space left"):
         train_histogram(tmp_path, "semantic", 1, 5, sizes=SMALL)
     monkeypatch.undo()
@@ -477,23 +477,20 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path, undisturbed):
     for damaged in (whole[:1000], b"", whole[:5000] + b"?" + whole[5001:], b"nothing of the kind"):
         path.write_bytes(damaged)
         for arguments in (["train", *OPTIONS, "-o", own], ["unfreeze", own], ["report", own]):
-            assert "semantic.checkpoint: this is not a checkpoint, or it is damaged" in refusal(*arguments)
+            assert "this is not a checkpoint of training runs, or it is damaged" in refusal(*arguments)
         assert path.read_bytes() == damaged
     # a whole one under the wrong name, one of another command, other settings, one that is not finished
     path.write_bytes(whole)
     path.rename(checkpoint_path(tmp_path, "positional"))
     for command in ("report", "unfreeze"):
         assert "something else than positional histogram runs" in refusal(command, own)
-    assert "belongs to another experiment, with another value of mechanism" in refusal("train", *OPTIONS, "-o", own)
+    assert "belongs to other training runs, with another mechanism" in refusal("train", *OPTIONS, "-o", own)
     checkpoint_path(tmp_path, "positional").unlink()
     Checkpoint(path, {"problem": "none"}).write()
     assert "something else than semantic histogram runs" in refusal("unfreeze", own)
     path.write_bytes(whole)
     other = refusal("train", "--mechanism", "semantic", *OPTIONS, "--batch", "31", "-o", own)
-    assert (
-        "belongs to another experiment, with another value of batch; remove it, or choose another place for this one"
-        in other
-    )
+    assert "belongs to other training runs, with another batch; remove it, or name another" in other
     further = refusal("train", "--mechanism", "semantic", *OPTIONS, "--epochs", "7", "-o", own)
     assert "unfrozen already and cannot be trained further" in further
     again = refusal("unfreeze", own, "--epochs", "4", "--noise", "0.5")
@@ -616,7 +613,7 @@ def test_the_report_of_short_runs(tmp_path):
         "1",
     ]
     refused = refusal(*other[1:], "-o", str(runs))
-    assert "belongs to another experiment" in refused
+    assert "belongs to other training runs" in refused
     assert CliRunner().invoke(main, [*other, "-o", str(tmp_path / "other")]).exit_code == 0
     checkpoint_path(tmp_path / "other", "semantic").replace(checkpoint_path(runs, "semantic"))
     mixed = refusal("report", str(runs), "-o", str(tmp_path / "mixed"))

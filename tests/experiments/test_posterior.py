@@ -168,7 +168,7 @@ def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(tmp_path, monk
     grid = (PAPER, 0.65, ["uninformed", "informed"], 50, 2, "bayes-gamp")
     options = {"steps": 45, "tolerance": 1e-2, "trajectory": 10}
     with monkeypatch.context() as patch:
-        patch.setattr("attnphase.experiments.checkpoint.write_file", kept)
+        patch.setattr("attnphase.files.checkpoints.write_file", kept)
         whole = ap.simulate(*grid, **options, checkpoint=path, checkpoint_interval=0)
     assert len(set(whole["steps"].sel(start="uninformed").to_numpy().ravel())) == 2  # one run ends before the other
     first = int(whole["steps"].sel(start="uninformed").min())

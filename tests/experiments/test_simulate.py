@@ -126,7 +126,7 @@ def test_a_checkpoint_from_within_a_run_leads_to_the_same_numbers(tmp_path, monk
     grid = (PAPER, 2.0, ["semantic", "positional"], 60, 3, optimizer)
     arguments: dict[str, Any] = {"trajectory": 10, "test_samples": 60, **options}
     with monkeypatch.context() as patch:
-        patch.setattr("attnphase.experiments.checkpoint.write_file", kept)
+        patch.setattr("attnphase.files.checkpoints.write_file", kept)
         whole = simulate(*grid, **arguments, checkpoint=path, checkpoint_interval=0)
     same(whole, simulate(*grid, **arguments))
 
@@ -148,10 +148,10 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
     done = simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
     with pytest.raises(
         ExperimentError,
-        match="belongs to another experiment, with another value of alpha; remove it, or choose",
+        match="belongs to other training runs, with another alpha; remove it, or name",
     ):
         simulate(PAPER, 2.1, "semantic", **SMALL, checkpoint=path)
-    with pytest.raises(ExperimentError, match="belongs to another experiment, with another value of problem"):
+    with pytest.raises(ExperimentError, match="belongs to other training runs, with another problem"):
         simulate(PAPER.with_fields({"teacher.omega": 0.31}), 2.0, "semantic", **SMALL, checkpoint=path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -164,7 +164,7 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
     torch.save({"fingerprint": "x", "plan": {}, "finished": {}, "running": None}, foreign)
     for damaged in (whole[: len(whole) // 2], b"", b"no checkpoint", foreign.getvalue(), *flipped):
         path.write_bytes(damaged)
-        with pytest.raises(ExperimentError, match=r"^.*c: this is not a checkpoint, or it is damaged; remove it"):
+        with pytest.raises(ExperimentError, match=r"^.*c: this is not a checkpoint of training runs, or it is damaged"):
             simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
     with pytest.raises(DatasetError, match="there is no folder"):
         simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=tmp_path / "none" / "c")
@@ -188,7 +188,7 @@ def test_an_interruption_keeps_what_was_computed(tmp_path, monkeypatch, how):
     elif how == signal.SIGINT:
         code, errors = ended(how, "attnphase.experiments.optimizers.gradient_descent:GradientDescent.step", 15, command)
     else:  # what is finished is there, and nothing of what was begun
-        code, errors = ended(how, "attnphase.experiments.checkpoint:write_file", 1, command)
+        code, errors = ended(how, "attnphase.files.checkpoints:write_file", 1, command)
     kept = Checkpoint.read(checkpoint)
     if how == signal.SIGKILL:
         assert code == -how

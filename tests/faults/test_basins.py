@@ -43,7 +43,7 @@ def test_killed_basins_go_on_bit_for_bit(tmp_path, monkeypatch):
     assert run("-o", whole) == 0
     of_whole = len(followed)
     assert not whole.with_name("whole.nc.checkpoint").exists()
-    code, _ = ended(signal.SIGKILL, "attnphase.sweeps.kept:write_file", 2, ["basins", *ASKED, "-o", str(resumed)])
+    code, _ = ended(signal.SIGKILL, "attnphase.files.checkpoints:write_file", 2, ["basins", *ASKED, "-o", str(resumed)])
     assert code == -signal.SIGKILL
     assert resumed.with_name("resumed.nc.checkpoint").exists()
     assert not resumed.exists()
@@ -62,7 +62,7 @@ def test_an_interruption_says_where_to_go_on(tmp_path, monkeypatch, capsys):
         write_file(path, content)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kept, "write_file", interrupted)
+    monkeypatch.setattr("attnphase.files.checkpoints.write_file", interrupted)
     assert run("-o", output) == 130
     text = " ".join(capsys.readouterr().err.split())
     assert f"what was found is kept in {output}.checkpoint; run the same command again to go on" in text

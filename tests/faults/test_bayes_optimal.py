@@ -13,7 +13,6 @@ from attnphase.data.files import load_dataset
 from attnphase.errors import DatasetError
 from attnphase.files.writing import write_file
 from attnphase.problem import Problem
-from attnphase.sweeps import kept
 from attnphase.theories.bayes_optimal import run as home
 
 ASKED = ["--alpha", "0.27,0.36", "--vary", "teacher.omega=0.2,0.45", "--start", "uninformed", "--max-nodes", "2048"]
@@ -35,7 +34,7 @@ def test_a_killed_grid_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert run("-o", whole) == 0
     assert not whole.with_name("whole.nc.checkpoint").exists()
     command = ["optimal", *ASKED, "--quiet", "-o", str(resumed)]
-    code, _ = ended(signal.SIGKILL, "attnphase.sweeps.kept:write_file", 2, command)
+    code, _ = ended(signal.SIGKILL, "attnphase.files.checkpoints:write_file", 2, command)
     assert code == -signal.SIGKILL
     assert resumed.with_name("resumed.nc.checkpoint").exists()
     assert not resumed.exists()
@@ -54,7 +53,7 @@ def test_an_interruption_says_where_to_go_on(tmp_path, monkeypatch, capsys):
         write_file(path, content)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kept, "write_file", interrupted)
+    monkeypatch.setattr("attnphase.files.checkpoints.write_file", interrupted)
     assert run("-o", output) == 130
     text = " ".join(capsys.readouterr().err.split())
     assert f"what was found is kept in {output}.checkpoint; run the same command again to go on" in text

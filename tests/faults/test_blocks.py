@@ -23,6 +23,7 @@ from made_up import SWEEP, Solver
 
 import attnphase as ap
 from attnphase.data.files import load_dataset
+from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
 from attnphase.problem.problem import Problem
 from attnphase.sweeps import line as lines_module
@@ -103,6 +104,57 @@ def test_blocks_make_the_sweep(solver, folder, tmp_path):
     solver.labels.clear()
     ap.sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=output, resume=True)
     assert solver.labels == []
+
+
+def test_shares_make_the_sweep(solver, tmp_path):
+    """With nothing but the folder beside the output, in any order, one of them twice; the rest in the end."""
+    undisturbed = ap.sweep(PROBLEM, ALPHAS, OMEGAS, workers=1)
+    labels = sorted(solver.labels)
+    output = tmp_path / "out.nc"
+    found = {}
+    for share in ("3/3", "1/3", "3/3"):
+        solver.labels.clear()
+        ds = ap.sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=output, shard=share)
+        solved = ds["status"] == 0
+        assert int(solved.sum()) == 2 * 2
+        xr.testing.assert_equal(ds["q"].where(solved, drop=True), undisturbed["q"].where(solved, drop=True))
+        assert set(np.unique(ds["status"])) == {0, NOT_COMPUTED}
+        found.setdefault(share, []).extend(solver.labels)
+    assert [len(lines) for lines in found.values()] == [2, 2]  # what is finished is not solved again
+    assert not output.exists()
+    assert not [path for path in (tmp_path / "out.nc.parts").iterdir() if path.suffix == ".lock"]
+    solver.labels.clear()
+    whole = ap.sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=output, resume=True)
+    assert sorted([*solver.labels, *found["1/3"], *found["3/3"]]) == labels
+    xr.testing.assert_equal(whole, undisturbed)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.nc"]
+
+
+def test_a_share_of_another_sweep_is_refused(solver, tmp_path):
+    ap.sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=tmp_path / "out.nc", shard="1/2")
+    with pytest.raises(DatasetError, match="finished lines there belong to another sweep: alpha"):
+        ap.sweep(PROBLEM, [1.1, 1.4], OMEGAS, workers=1, output=tmp_path / "out.nc", shard="2/2")
+
+
+def test_the_same_share_waits_for_the_other(solver, tmp_path, capfd):
+    output = tmp_path / "out.nc"
+    (tmp_path / "out.nc.parts").mkdir()
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with filelock.FileLock(tmp_path / "out.nc.parts" / "share-2-of-2.lock"):
+            held.set()
+            over.wait(ALWAYS)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(ALWAYS)
+    command("sweep", *OPTIONS, "--shard", "1/2", "-o", output, "--workers", 1)  # another one does not
+    threading.Timer(1.0, over.set).start()
+    said = command("sweep", *OPTIONS, "--shard", "2/2", "-o", output, "--workers", 1)
+    holder.join()
+    assert said.stdout.startswith(f"{output}: share 2/2: 6 converged, 6 not_computed")
+    assert "another process solves share 2 of 2 of" in said.stderr + capfd.readouterr().err
 
 
 def test_every_line_is_in_one_block(folder):
@@ -264,14 +316,15 @@ def test_missing_and_unfinished_blocks_are_named(done, tmp_path):
     for path in files(done, 3).values():
         path.unlink()
     said = refusal(done, tmp_path)
-    assert f"{done}: of 3 blocks, block 3 is missing: run attnphase sweep --block K {done}" in said
-    label, path = next(iter(files(done, 1).items()))
+    assert f"{done}: of 3 blocks, 3 cannot be used, the first since {done}/line-" in said
+    assert f"no such file; check its name: run attnphase sweep --block K {done}" in said
+    path = next(iter(files(done, 1).values()))
     path.unlink()
     said = refusal(done, tmp_path)
-    assert f"block 1 is unfinished (1 of 2 lines are missing, the first {label}); block 3 is missing: run" in said
+    assert f"of 3 blocks, 1, 3 cannot be used, the first since {path}: there is no such file" in said
     for path in done.glob("line-*.nc"):
         path.unlink()
-    assert "block 1 is missing; block 2 is missing; block 3 is missing: run" in refusal(done, tmp_path)
+    assert "of 3 blocks, 1, 2, 3 cannot be used" in refusal(done, tmp_path)
 
 
 def one_number_changed(path):
@@ -290,7 +343,7 @@ def test_a_damaged_block_is_named_and_mended_by_running_it(done, solver, tmp_pat
     path = next(iter(files(done, 2).values()))
     path.write_bytes(damaged(path))
     said = refusal(done, tmp_path)
-    assert "block 2 cannot be used" in said
+    assert "of 3 blocks, 2 cannot be used" in said
     assert str(path) in said
     ap.run_block(done, 2, workers=1)
     assert len(solver.labels) == 1
@@ -313,7 +366,7 @@ def test_a_foreign_block_is_named(done, solver, tmp_path, changes):
     path.write_bytes((other / f"line-{source.key}.nc").read_bytes())
     shutil.rmtree(other)
     said = refusal(done, tmp_path)
-    assert f"block 2 cannot be used ({path}: this is not the line {label} of this sweep" in said
+    assert f"of 3 blocks, 2 cannot be used, the first since {path}: this is not the line {label} of this sweep" in said
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

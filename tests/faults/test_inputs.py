@@ -21,6 +21,7 @@ from attnphase.data import files
 from attnphase.data.build import from_points
 from attnphase.data.files import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
+from attnphase.files import checkpoints
 from attnphase.files import reading as inputs
 from attnphase.files.reading import LARGEST_TEXT, check_input, read_input
 from attnphase.problem import (
@@ -170,7 +171,7 @@ def test_whatever_a_damaged_file_raises_is_a_sentence(tmp_path, monkeypatch, err
 def test_the_largest_datasets_and_checkpoints(tmp_path, monkeypatch, read, error):
     with (tmp_path / "it").open("wb") as file:
         file.truncate(3 << 20)
-    home = files if read is load_dataset else pytest.importorskip("attnphase.experiments.checkpoint")
+    home = files if read is load_dataset else checkpoints
     with pytest.raises(error, match="damaged"):
         read(tmp_path / "it")
     monkeypatch.setattr(home, "LARGEST_BINARY", 2 << 20)

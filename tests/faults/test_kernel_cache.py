@@ -8,13 +8,13 @@ import os
 import pwd
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import filelock
 import numpy as np
 import platformdirs
 import pytest
@@ -23,11 +23,11 @@ from numba.core import config
 from attnphase.errors import CacheError
 from attnphase.kernels import cache as cache_module
 from attnphase.kernels import compiler as compiled
-from attnphase.kernels import ownership
-from attnphase.kernels.cache import cache_directory
+from attnphase.kernels.cache import cache_directory, filled_aside
 from attnphase.kernels.compiler import load_kernels
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
+from attnphase.kernels.package import compile_package
 from derivations.models.scalar import ScalarModel
 
 
@@ -255,14 +255,14 @@ def test_only_a_group_of_ones_own_may_write_to_the_folders_above(tmp_path, monke
     refusal()
 
 
-def test_a_link_to_the_cache_is_followed_unless_it_is_somebody_elses(tmp_path, monkeypatch, give_away):
+def test_a_link_to_the_cache_is_followed(tmp_path, monkeypatch, give_away):
     (tmp_path / "real").mkdir(mode=0o700)
     link = tmp_path / "link"
     link.symlink_to("real/../real")
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(link))
     assert cache_directory() == tmp_path.resolve() / "real" / "kernels"
-    give_away(link)
-    assert f"{link} belongs to another user" in refusal()
+    give_away(tmp_path / "real")
+    assert f"{tmp_path.resolve() / 'real'} belongs to another user" in refusal()
 
 
 def test_what_a_link_leads_through_is_looked_at(tmp_path, monkeypatch):
@@ -285,13 +285,14 @@ def test_the_machines_root_is_trusted_where_it_shows_as_nobody(cache, tmp_path, 
     cache_directory()
     give_away(tmp_path)
     refusal()
-    (tmp_path / "uid_map").write_text("      1000       1000          1\n")  # a container with one user
-    (tmp_path / "overflowuid").write_text(f"{ANOTHER}\n")
-    monkeypatch.setattr(ownership, "_UID_MAP", tmp_path / "uid_map")
-    monkeypatch.setattr(ownership, "_OVERFLOW", tmp_path / "overflowuid")
+    lstat = Path.lstat
+
+    def in_a_container(path):  # whose users have no root
+        info = lstat(path)
+        return os.stat_result([*info[:4], ANOTHER, *info[5:]]) if path == Path("/") else info
+
+    monkeypatch.setattr(Path, "lstat", in_a_container)
     cache_directory()
-    (tmp_path / "uid_map").write_text("         0       1000          1\n")
-    refusal()
 
 
 @pytest.mark.parametrize("planted", ["folder", "source", "machine code", "link", "writable folder", "writable file"])
@@ -327,23 +328,14 @@ def fake_entry(name):
     return folder
 
 
-def test_what_killed_compilations_left_is_swept(cache, builds):
+def test_what_a_killed_compilation_left_is_replaced(cache):
     root = cache_directory()
-    for name in (".k0aaa.left", ".k0bbb.left", ".k1ccc.left", ".k2ddd.building"):
-        (root / name).mkdir()
-        (root / name / "local_problem.py").write_text("half of it")
-    (root / "k3eee.lock").touch()  # of an earlier version, which had one for each kernel
-    with filelock.FileLock(root / "lock-2", mode=0o600), compiled._built(SquareKey()):
-        assert {p.name for p in root.iterdir() if not p.name.startswith("lock-")} == {"k0aaa", ".k2ddd.building"}
-
-
-def test_a_lock_that_somebody_else_planted_is_replaced(cache, builds, tmp_path):
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    (cache_directory() / "lock-0").symlink_to(precious)
-    with compiled._built(SquareKey()):
-        assert precious.read_text() == "kept"
-    assert not (cache / "lock-0").is_symlink()
+    (root / ".k0aaa").mkdir()
+    (root / ".k0aaa" / "half.py").write_text("half of it")
+    with filled_aside(root / "k0aaa") as aside:
+        (aside / "whole.py").write_text("all of it")
+    assert {p.name for p in root.iterdir()} == {"k0aaa"}
+    assert {p.name for p in (root / "k0aaa").iterdir()} == {"whole.py", "manifest.json"}
 
 
 def test_a_cache_that_cannot_be_made_is_replaced_for_the_run(tmp_path, monkeypatch):
@@ -411,6 +403,39 @@ def test_a_full_disk_is_named(cache, monkeypatch):
     monkeypatch.setattr(compiled, "_build", build)
     with pytest.raises(CacheError, match=rf"^kernel cache {cache}: .*No space left on device.* ATTNPHASE_CACHE_DIR"):
         load_kernels(SquareKey())
+
+
+def test_what_stops_a_compilation_is_told(tmp_path):
+    """In a process of its own: its exception, or its end; and no module of the other process is left running."""
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "broken.py").write_text("raise OSError(28, 'No space left on device')")
+    (tmp_path / "killed.py").write_text("import os; os._exit(7)")
+    (tmp_path / "endless.py").write_text("while True: pass")
+    with pytest.raises(OSError, match="No space left on device"):
+        compile_package(tmp_path, "of_a_test", ("broken", "endless"))
+    with pytest.raises(ChildProcessError, match=r"exit code 7.*run it again"):
+        compile_package(tmp_path, "of_a_test", ("killed",))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+def test_a_compilation_ends_with_the_process_that_waits(tmp_path):
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "endless.py").write_text(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid()))")
+    with (tmp_path / "endless.py").open("a") as file:
+        file.write("\nwhile True: pass")
+    code = f"compile_package(Path({str(tmp_path)!r}), 'of_a_test', ('endless',))"
+    head = "from pathlib import Path; from attnphase.kernels.package import compile_package; "
+    with subprocess.Popen([sys.executable, "-c", head + code]) as waiting:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            time.sleep(0.05)
+        waiting.kill()
+    compiling = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{compiling}/stat")
+    for _ in range(600):
+        if not state.exists() or state.read_text().split()[2] == "Z":  # ended, if nobody has asked yet how
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process still compiles")
 
 
 def test_every_level_of_optimisation_has_an_entry_of_its_own(monkeypatch):

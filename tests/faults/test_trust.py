@@ -222,6 +222,7 @@ def test_a_checkpoint_runs_nothing(planted, tmp_path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
     from attnphase.errors import ExperimentError
     from attnphase.experiments import checkpoint
+    from attnphase.files.checkpoints import RUNS
 
     class Import:
         def __reduce__(self):
@@ -238,11 +239,11 @@ def test_a_checkpoint_runs_nothing(planted, tmp_path):
     path = tmp_path / "a.checkpoint"
     contents = [{**task, "plan": Import()}, {**task, "task": "no JSON"}, {**task, "finished": 3}, {"task": "{}"}, 5]
     for image in [*map(torch_image, contents), pickle.dumps({**task, "plan": Import()}, protocol=2)]:
-        path.write_bytes(checkpoint._MAGIC + hashlib.sha256(image).digest() + image)
+        RUNS.write(path, image)
         # and no advice of PyTorch's to run what is in it
-        with pytest.raises(ExperimentError, match=r"is not a checkpoint, or it is damaged; remove it"):
+        with pytest.raises(ExperimentError, match=r"is not a checkpoint of training runs, or it is damaged; remove it"):
             checkpoint.Checkpoint.read(path)
-    path.write_bytes(checkpoint._MAGIC + hashlib.sha256(torch_image(task)).digest() + torch_image(task))
+    RUNS.write(path, torch_image(task))
     assert checkpoint.Checkpoint.read(path).finished == {}
     assert not planted()
 

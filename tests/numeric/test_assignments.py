@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnphase.fixed_points.continuation import End, family_of, follow_field
+from attnphase.fixed_points.continuation import follow_field
+from attnphase.fixed_points.family import family_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Threshold
-from attnphase.fixed_points.traced import amplitude_index, traced
+from attnphase.fixed_points.traced import Ending, start_on, traced
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
 from attnphase.solvers.iteration import Status
@@ -105,13 +106,15 @@ def test_curves_and_folds_know_the_columns_and_their_signs(order: tuple[int, int
     overlaps = solve_point(problem, 4.3, settings=QUICK).restart.overlaps
     for signs in ((1.0, 1.0), (-1.0, -1.0)):
         start = overlaps.changed(np.diag(signs))
-        family = family_of(Setting(problem, 4.3), "semantic", start, (4.2, 4.4), QUICK, 128)
-        size = np.eye(len(family.place(start, 4.3)))[amplitude_index(family, "semantic", start)][:-1]
+        family = family_of(Setting(problem, 4.3), "semantic", start, (4.2, 4.4), QUICK)
+        begun = start_on(family, "semantic", start)
+        assert begun is not None
+        size = np.eye(len(begun.place))[begun.amplitudes[0]][:-1]
         along = family.sector.unpack(size)
         assert not along.q.any()
         assert np.abs(along.theta * start.theta).max() > 0.7
         curve = follow_field(Setting(problem, 4.3), "semantic", (4.2, 4.4), start=start, settings=QUICK)
-        assert curve.ends == (End.edge, End.edge)
+        assert curve.ends == (Ending.edge, Ending.edge)
         for one in curve.points:
             assert (np.sign(one.point.values["theta"]) == np.sign(start.theta)).all()
 

@@ -103,13 +103,14 @@ def small_samples(monkeypatch):
     [
         (PAPER, "semantic"),
         (PAPER, "positional"),
+        (PAPER.with_fields({"student.tied": False}), "positional"),  # whose gauge changes V_hat
         (LABELS, "semantic"),
         (ELASTIC, "semantic"),
         (TEACHER_MEANS, "semantic"),
         (TEACHER_MEANS.with_fields({"teacher.noise": 0.009}), "semantic"),
         (LABELS.with_fields({"teacher.noise": 0.4}), "semantic"),
     ],
-    ids=["semantic", "positional", "labels", "elastic net", "teacher means", "noise", "labels with noise"],
+    ids=["semantic", "positional", "untied", "labels", "elastic net", "teacher means", "noise", "labels with noise"],
 )
 def test_right_equations_pass(problem, branch, seed):
     problem = problem.with_fields({"integration.seed": seed})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.continuation import family_of
+from attnphase.fixed_points.family import family_of
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings

@@ -293,8 +293,8 @@ def test_an_iteration_is_estimated_by_the_steps_that_it_makes_at_most(clock):
         assert line.text == "semantic: many nodes"
         # two steps in 3 s, and 386 may follow
         assert said == [
-            "up to 386 more steps of the iteration take at most about 9 min 39 s, if each costs what the last ones"
-            " did; less where it converges sooner"
+            "386 of 400 steps of the iteration are left, which take at most about 9 min 39 s, if the rest costs what"
+            " the first part did; less where it converges sooner"
         ]
         said.clear()
     line = ProgressLine("solving", 40, 0, "points", announce=said.append)
@@ -303,6 +303,11 @@ def test_an_iteration_is_estimated_by_the_steps_that_it_makes_at_most(clock):
         line.estimate()
         clock.now += 2
     assert said == []
+    for done in (0, 0, 1, 2):  # and are estimated again once there are some
+        clock.now += 5
+        line.reach(done)
+        line.estimate()
+    assert [sentence.partition(" points")[0] for sentence in said] == ["none of 40", "38 of 40"]
 
 
 def one_of(command: str) -> None:

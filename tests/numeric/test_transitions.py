@@ -9,11 +9,12 @@ import pytest
 
 import attnphase as ap
 from attnphase.fixed_points.extended import Extended, _finer, displaced, equal_losses, held
+from attnphase.fixed_points.family import rule_of, rules_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.fixed_points.traced import Ending, rule_of, rules_of, traced
+from attnphase.fixed_points.traced import Ending, traced
 from attnphase.fixed_points.transitions import Search, thresholds_of
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem

@@ -141,6 +141,15 @@ def test_an_optimum_at_an_edge():
         assert (found.place.name, found.value) == ("at_edge", pytest.approx(edge))
 
 
+def test_an_edge_that_errors_do_not_tell_from_an_optimum_inside():
+    """The test error at the best ridge differs by 1e-13 from that at the edge, below the error of its slope."""
+    problem = RIDGE.with_fields({"tokens.sigma": 1.07, "teacher.noise": 1.3e-7})
+    found = place_of(problem, 1.7, (1e-8, 1e-5))
+    assert found.place.name == "at_edge"
+    assert abs(found.value - 1.3e-7) < found.value_error < 1e-5
+    assert place_of(problem, 1.7, (2e-5, 1e-3)).value_error == 0
+
+
 @pytest.mark.parametrize("between", [(0.9, 2.9), (1e-3, 9.3)])
 def test_an_order_parameter_that_no_symmetry_takes_away_may_be_small(between):
     """The norm falls with the ridge, and theta with it to 1 % of its start's, but the branch goes on."""

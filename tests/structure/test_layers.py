@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = {
     "derivations": ["algebra", "models", "replica", "codegen", "printing"],
     "attnphase": [
-        "errors arrays display version",
+        "errors arrays display lazy version",
         "arguments extras",
         "files processes solvers",
         "integration",
@@ -38,7 +38,7 @@ LAYERS = {
         "__main__",
     ],
 }
-LONGEST_FILE, LONGEST_FUNCTION, MOST_ARGUMENTS = 500, 80, 8
+LONGEST_FILE, LONGEST_FUNCTION, MOST_ARGUMENTS, INNER_IMPORTS = 500, 80, 8, 60
 
 
 @cache
@@ -173,6 +173,14 @@ INTERFACE = {
     "attnphase.experiments.histogram.stages": {"train_histogram"},
     "attnphase.experiments.histogram.settings": {"of"},
 }
+
+
+def test_imports_stand_at_the_top():
+    """What takes long to load is imported there too, by `attnphase.lazy`."""
+    lines = {
+        (name, n.lineno) for name, f in functions() for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)
+    }
+    assert len(lines) < INNER_IMPORTS, sorted(lines)
 
 
 def test_few_arguments():
