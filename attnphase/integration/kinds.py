@@ -231,6 +231,8 @@ class Lines(_LatentFirst):
     def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
         """See `Refinement`: of every direction another rule, as accurate."""
         orders = rule.lines
+        if rule.nets is not None:  # which take the place of lines where fewer nodes are allowed
+            return Nets(*(getattr(self, item.name) for item in fields(self))).gauges(rule, second_minima)
         if orders is None:
             return super().gauges(rule, second_minima)
         # nodes half a spacing further have the opposite error, unless it vanishes by chance: then another order tells

@@ -41,7 +41,8 @@ def teacher_slopes(channel: Channel, overlaps: Overlaps, minima: Minima) -> tupl
     rule, orbit = channel.rule, channel.representatives(overlaps)
     shape = len(overlaps.q), kernels.columns, kernels.teacher_rank
     slopes, unresolved = np.zeros((rule.replicates, *shape)), np.zeros(shape)
-    if not sample.gaussian or (sample.labels.label_jumps and rule.of(0).jumps is None):
+    jumping = sample.labels.has_labels or sample.labels.label_jumps
+    if not sample.gaussian or (jumping and rule.of(0).jumps is None):
         return None
     chosen, factors = sorted({source for source, _ in orbit}), lower_factors(overlaps.V)
     # a copy of a node has the residual times its factor and, relative to the node's, a teacher's field of a sign

@@ -171,3 +171,12 @@ def test_a_wrong_number_of_nodes_is_refused():
     )
     with pytest.raises(ProblemError, match='"nets" needs a label that jumps or bends on parallel planes'):
         labels.with_fields({"integration.rule": "nets"})
+
+
+def test_nets_have_gauges_where_more_nodes_would_be_lines():
+    system = System.of(Problem.from_dict({"student": {"rank": 2}}))
+    most = system.refinement_of_solve(2**18)
+    few = next(rules for n in range(18, 8, -1) if (rules := system.refinement_of_solve(2**n)).first().nets is not None)
+    assert most.first().lines is not None
+    rule = few.first()
+    assert most.gauges(rule, 0.0) == few.gauges(rule, 0.0)
