@@ -88,7 +88,8 @@ def stability_at(
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))
         violations = stein_violations(map_, found.point, response, moved, channel, minima, slopes, gauges)
         for name, violation in violations.items():
-            values[name], errors[name] = violation
+            if np.isfinite(violation[0]):
+                values[name], errors[name] = violation
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
     end = Copies.of(system, map_.alpha, overlaps, conjugates, points).gap(None if ways is None else ways.at(), gap)
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error

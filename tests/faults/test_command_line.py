@@ -594,7 +594,9 @@ def test_a_loss_that_is_no_number_ends_in_a_sentence(bad):
     def losses_at(h, k, mixing, parameters, variance, losses):
         losses[:] = np.where(h[:, 0, 0] < 0, bad, h[:, 0, 0])
 
-    kernels: Any = SimpleNamespace(length=1, columns=1, teacher_rank=1, noise_columns=0, losses_at=losses_at)
+    kernels: Any = SimpleNamespace(
+        length=1, columns=1, teacher_rank=1, noise_columns=0, cluster_columns=0, losses_at=losses_at
+    )
     with pytest.raises(SolverError, match="the loss is not a finite number"):
         loss_symmetries.__wrapped__(kernels)
 
