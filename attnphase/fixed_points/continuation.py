@@ -163,12 +163,12 @@ def _side(
             return side[: turn + 1], Ending.stuck
         try:
             here = on_curve(family, point.place, point.tangent, branch)
+            if not family.rule.by_chance and side[-1][0].tangent[-1] * here[0].tangent[-1] < 0:
+                place, along = _at_fold(family, side[-1][0], here[0], steps)
+                side.append(on_curve(family, place, along, branch))
+                traced.insert(-1, side[-1][0])
         except ArithmeticError:
             return side, Ending.stuck
-        if not family.rule.by_chance and side[-1][0].tangent[-1] * here[0].tangent[-1] < 0:
-            place, along = _at_fold(family, side[-1][0], here[0], steps)
-            side.append(on_curve(family, place, along, branch))
-            traced.insert(-1, side[-1][0])
         point.tangent, point.jacobian = here[0].tangent, here[0].jacobian
         side.append(here)
         told(here[1])
@@ -180,14 +180,16 @@ def _at_fold(family: Family, before: CurvePoint, after: CurvePoint, steps: Steps
     chord, known = after.place - before.place, dict[float, tuple[Array, Array]]()
 
     def slope(share: float) -> float:
-        guess = before.place + share * chord
-        found = corrected(family, guess, chord / np.linalg.norm(chord), before.jacobian, steps.tolerance)
-        if (jacobian := family.derivative(found.place)) is None:
-            raise ArithmeticError("no derivative is known where a curve turns back")
-        known[share] = found.place, tangent_of(jacobian, chord)
+        if share not in known:
+            guess = before.place + share * chord
+            found = corrected(family, guess, chord / np.linalg.norm(chord), before.jacobian, steps.tolerance)
+            if (jacobian := family.derivative(found.place)) is None:
+                raise ArithmeticError("no derivative is known where a curve turns back")
+            known[share] = found.place, tangent_of(jacobian, chord)
         return float(known[share][1][-1])
 
-    root_scalar(slope, bracket=(0.0, 1.0), method="brentq", xtol=FLAT)
+    if slope(0.0) * slope(1.0) < 0:  # as at the points themselves, but for what differences leave
+        root_scalar(slope, bracket=(0.0, 1.0), method="brentq", xtol=FLAT)
     return known[min(known, key=lambda share: abs(known[share][1][-1]))]
 
 

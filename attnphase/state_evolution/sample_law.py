@@ -74,16 +74,17 @@ class SampleLaw:
             raise ProblemError("tokens", f"tokens have a law under which k is not Gaussian, but {reason}")
 
     @classmethod
-    def of(cls, problem: Problem, spectrum: Spectrum) -> SampleLaw:
-        """The law of a problem's samples."""
+    def of(cls, problem: Problem, spectrum: Spectrum, *, noisy: bool = True) -> SampleLaw:
+        """The law of a problem's samples; with the labels' noise unless its mean is taken in closed form."""
         configurations, probabilities = problem.cluster_law
         tokens = np.array([token for token, _ in problem.sites])
-        noise = problem.tokens.length if problem.target_noise else 0
+        variance = problem.target_noise if noisy else 0.0
+        noise = problem.tokens.length if variance else 0
         numbers = np.array([[cluster] for _, cluster in problem.sites], dtype=float)
         numbers = numbers[:, : problem.loss.form.cluster_columns]
         of_sites = np.concatenate([spectrum.teacher_means, np.zeros((len(tokens), noise)), numbers], axis=1)
         means = np.ascontiguousarray(of_sites[configurations])
-        clean, deviation = spectrum.rho, float(np.sqrt(problem.target_noise))
+        clean, deviation = spectrum.rho, float(np.sqrt(variance))
         rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
         return cls(configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form)
 

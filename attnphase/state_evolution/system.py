@@ -125,7 +125,9 @@ class System:
     @cached_property
     def sample_law(self) -> SampleLaw:
         """The law of the samples' latent variables."""
-        return SampleLaw.of(self.problem, self.spectrum) if self.own_law is None else self.own_law
+        if self.own_law is not None:
+            return self.own_law
+        return SampleLaw.of(self.problem, self.spectrum, noisy=self.kernels.noise_columns > 0)
 
     @cached_property
     def token_variances(self) -> tuple[Array, ...]:

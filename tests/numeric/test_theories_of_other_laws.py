@@ -70,8 +70,8 @@ def tilts_every_problem(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     """Samples of problems have a law that is not Gaussian."""
     plain, kind = SampleLaw.of, getattr(request, "param", Tilted)
 
-    def of(problem: Problem, spectrum: Spectrum) -> Tilted:
-        law = plain(problem, spectrum)
+    def of(problem: Problem, spectrum: Spectrum, **noisy: bool) -> Tilted:
+        law = plain(problem, spectrum, **noisy)
         return as_other(kind, law, (0.9,) * len(law.probabilities), 0.12)
 
     monkeypatch.setattr(SampleLaw, "of", of)
@@ -287,6 +287,9 @@ def test_teachers_of_two_columns_have_noise_in_closed_form_too():
         system_of(problem.with_fields({"teacher.noise": 0.0})), dynamics.channel.rule, FlowSettings(0.4)
     )
     assert dynamics.loss(state) - clean.loss(state) == pytest.approx(0.2 * 2 * 2 * 0.25 / 2, rel=1e-9)
+    # at finite d an instance has a measure of its own
+    own = Spectrum.of(problem.with_fields({"tokens.sigma": 0.83}))
+    assert replace(system, spectrum=own).sample_law.rho == pytest.approx(own.rho)
 
 
 # --- the linear baseline ----------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ _HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low or
 
 
 def system_of(problem: Problem, callback: Callback = silent) -> System:
-    """The system of a problem on all cores; kernels and samples are those of `sgd_flow.noise.of_fields`."""
+    """The system of a problem on all cores, with the kernels of `sgd_flow.noise.of_fields`, and so its samples."""
     system = System.of(of_fields(problem), threads=available_cores(), callback=callback)
-    return replace(system, problem=problem, own_law=system.sample_law if problem.target_noise else None)
+    return replace(system, problem=problem)
 
 
 @dataclass(frozen=True, eq=False)
