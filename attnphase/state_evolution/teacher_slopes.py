@@ -49,6 +49,8 @@ def teacher_slopes(channel: Channel, overlaps: Overlaps, minima: Minima) -> tupl
     parities = [factor * channel.signs[own][1] * channel.signs[source][1] for own, (source, factor) in enumerate(orbit)]
     for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
         replicates, used, weights = used_nodes(channel, part)
+        if not len(replicates):
+            continue
         draws, omega, k = channel.nodes_of(law, part)
         start = (part.configuration * len(chosen) + chosen.index(part.variant)) * rule.size
         known = minima.fields[start + part.nodes.start : start + part.nodes.stop, 0][used]
