@@ -22,6 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnphase.arrays import Array
 from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder, is_intact, is_kept
 from attnphase.kernels.key import ModelKey
@@ -49,6 +51,7 @@ __all__ = [
     "sample_kernels_for",
     "slopes_for",
     "tell_if_compiling",
+    "trained_slopes_for",
 ]
 
 _MAPS = ("ridge", "separable")
@@ -91,6 +94,8 @@ class Kernels:
         Entries of the labels' noise of a token, which stand behind its teacher's fields.
     cluster_columns : int
         1 if the number of its cluster stands behind these, else 0.
+    parameters : int
+        Numbers of the loss's own, which stand behind those that all losses are given.
     minimise : callable
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
     losses_at : callable
@@ -111,6 +116,7 @@ class Kernels:
     teacher_rank: int
     noise_columns: int
     cluster_columns: int
+    parameters: int
     minimise: Callable[[Nodes, Starts, Solution], None]
     fields_at: Callable[[Draws, FieldLaw, Array, Array], None]
     moments_of: Callable[..., None]
@@ -130,6 +136,12 @@ class Kernels:
     def label_fields(self) -> int:
         """All numbers of a token that labels are made of."""
         return self.label_normals + self.cluster_columns
+
+    @property
+    def some_numbers(self) -> Array:
+        """Numbers that a loss may be given as ``parameters``, none of them special."""
+        own = 0.43 + 0.29 * np.arange(self.parameters)
+        return np.array([0.37, 1.3, 0.8, *np.ones(1 + self.columns), *own])
 
 
 @dataclass(frozen=True)
@@ -152,7 +164,7 @@ class Slopes:
 
 @dataclass(frozen=True)
 class _SlopeKey:
-    """The kernel of a model that holds one entry point of the dynamics: whoever only minimises need not compile it."""
+    """The kernel of a model that holds one further entry point: whoever only minimises need not compile it."""
 
     of: ModelKey
     way_in: str = "slopes"
@@ -223,7 +235,23 @@ def gains_for(problem: Problem) -> Callable[..., None]:
     CacheError
         The cache folder is not the user's own.
     """
-    return _load_gains(_SlopeKey(ModelKey.of(problem), "gains"))
+    return _load_entry(_SlopeKey(ModelKey.of(problem), "gains"), "gains_at")
+
+
+def trained_slopes_for(problem: Problem) -> Callable[..., None]:
+    """Derivatives of the loss in its trained parameters, compiled, as `attnphase.kernels.local.trained` has them.
+
+    Parameters
+    ----------
+    problem : Problem
+        With trained parameters.
+
+    Raises
+    ------
+    CacheError
+        The cache folder is not the user's own.
+    """
+    return _load_entry(_SlopeKey(ModelKey.of(problem), "trained"), "trained_slopes_at")
 
 
 def tell_if_compiling(problem: Problem, callback: Callback, *, finite: bool = False) -> None:
@@ -266,6 +294,7 @@ def load_kernels(key: Any) -> Kernels:
         teacher_rank=local.TEACHER_RANK,
         noise_columns=local.NOISE,
         cluster_columns=local.LABEL_FIELDS - local.TEACHER_RANK - local.NOISE,
+        parameters=local.PARAMETERS,
         minimise=_minimiser(modules[nodes].minimise),
         fields_at=means.fields_at,
         moments_of=means.moments_of,
@@ -302,10 +331,10 @@ def _load_slopes(key: _SlopeKey) -> Slopes:
 
 
 @lru_cache(maxsize=32)
-def _load_gains(key: _SlopeKey) -> Callable[..., None]:
+def _load_entry(key: _SlopeKey, name: str) -> Callable[..., None]:
     with _built(key) as folder:
-        gains: Callable[..., None] = import_package(folder, folder.name, ("gains",))["gains"].gains_at
-    return gains
+        found: Callable[..., None] = getattr(import_package(folder, folder.name, (key.way_in,))[key.way_in], name)
+    return found
 
 
 def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution], None]:

@@ -34,6 +34,8 @@ class ModelKey:
     functions: str = ""  # what a user's own row functions return, so that a changed one is compiled anew
     finite: bool = False
     noisy: bool = False
+    parameters: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem, *, finite: bool = False) -> ModelKey:
@@ -62,6 +64,8 @@ class ModelKey:
             printed_scores(problem),
             finite,
             problem.target_noise > 0,
+            tuple(problem.loss.parameters or ()),
+            tuple(problem.loss.trained or ()),
         )
 
     def model(self) -> Any:
@@ -70,9 +74,10 @@ class ModelKey:
 
 
 def model_numbers(problem: Problem) -> Array:
-    """What compiled code takes as ``parameters``: omega, the temperatures of student and teacher, and units.
+    """What compiled code takes as ``parameters``: omega, temperatures of student and teacher, units, the loss's own.
 
-    These are at the places `LENGTH_UNIT` and from `MATCHED` on.
+    Units are at the places `LENGTH_UNIT` and from `MATCHED` on, one a column; the parameters of the loss come last.
     """
     units, temperatures = Units.of(problem), (problem.student.temperature, problem.teacher.temperature)
-    return np.array([problem.teacher.omega, *temperatures, np.sqrt(units.energy), *units.matched], dtype=float)
+    own = (problem.loss.parameters or {}).values()
+    return np.array([problem.teacher.omega, *temperatures, np.sqrt(units.energy), *units.matched, *own], dtype=float)

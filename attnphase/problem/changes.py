@@ -38,13 +38,13 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
             _displace(data, (section, key), None if inner else value, changes)
         if inner:
             entries = entries.setdefault(key, {})
-            key = inner
+            own, key = key, inner
             if not isinstance(entries, dict):
                 raise ProblemError(
                     name,
                     f"{name} cannot be set, since the present {section}.{key} is no ready-made law.",
                 )
-            table = ready_made(name.rpartition(".")[0])
+            table = None if _is_named(section, own) else ready_made(name.rpartition(".")[0])
             if table is not None:
                 _forget(entries, name.rpartition(".")[0], notes_of(table).idle(inner, value), changes)
         if value is None:
@@ -91,6 +91,11 @@ def _forget_sigma(clusters: Sequence[Any]) -> None:
             _forget_sigma(item)
 
 
+def _is_named(section: str, key: str) -> bool:
+    """Whether a field is a table whose names are the user's own."""
+    return key in notes_of(sections()[section]).named if key in keys(sections()[section]) else False
+
+
 def _split_name(name: str) -> tuple[str, str, str]:
     """Split a field's name into section, key and, for one entry of a ready-made law, the key in it."""
     section, _, key = name.partition(".")
@@ -103,6 +108,8 @@ def _split_name(name: str) -> tuple[str, str, str]:
     if key in keys(owner):
         return section, key, ""
     outer, _, inner = key.partition(".")
+    if _is_named(section, outer) and inner:
+        return section, outer, inner
     table = ready_made(f"{section}.{outer}")
     if table is None or not inner:
         raise unknown_key(owner, section, key)

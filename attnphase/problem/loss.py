@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import Field, Strict, model_validator
+from pydantic import Field, PlainValidator, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
+from attnphase.errors import ProblemError
 from attnphase.problem.kinds import alternatives, check_keys, one_of
 from attnphase.problem.losses import LOSSES, LossKind
 from attnphase.problem.messages import toml_table
@@ -14,12 +16,13 @@ from attnphase.problem.values import (
     CONFIG,
     Name,
     Rank,
+    read_named,
 )
 
 __all__ = ["Loss"]
 
 
-@toml_table("loss", kinds={"kind": LOSSES})
+@toml_table("loss", kinds={"kind": LOSSES}, named=("parameters", "trained"))
 @dataclass(frozen=True, config=CONFIG)
 class Loss:
     """The loss of one sample, a function of its local fields h and k.
@@ -41,6 +44,13 @@ class Loss:
         ``noise0_1``, or ``noise`` for one token, is the labels' noise in entry (0, 1), of variance
         ``teacher.noise``. ``c0``, or ``c`` for one token, is the number of the cluster of token 0,
         from 0.
+    parameters
+        For ``"expression"``: numbers of the formula by name, such as ``{"beta": 2.0}``. Each can be
+        swept, as ``loss.parameters.beta``.
+    trained
+        Those of them that are trained together with the weights, with what is added to the objective
+        divided by d: a formula in the parameter, such as ``{"b": "0.02*b**2"}``, or ``"0"``. Training
+        begins at their values in ``parameters``.
 
     Raises
     ------
@@ -63,9 +73,27 @@ class Loss:
         Field(description="a formula in the local fields h and k"),
     ] = None
 
+    parameters: Annotated[
+        Mapping[str, float] | None,
+        PlainValidator(lambda value: read_named("loss.parameters", value, float)),
+        Field(description="a table of numbers by name"),
+    ] = None
+    trained: Annotated[
+        Mapping[str, str] | None,
+        PlainValidator(lambda value: read_named("loss.trained", value, str)),
+        Field(description="a table of formulas by the names of parameters"),
+    ] = None
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_keys("loss", self, LOSSES, ("width", "expression"))
+        check_keys("loss", self, LOSSES, ("width", "expression", "parameters", "trained"))
+        for name in self.trained or ():
+            if name not in (self.parameters or ()):
+                raise ProblemError(
+                    "loss.trained",
+                    f"loss.trained.{name} is no parameter of the loss: give the number at which it begins as"
+                    f" loss.parameters.{name}.",
+                )
         if self.width is None and "width" in self.form.keys:
             object.__setattr__(self, "width", 1)
         return self
@@ -73,7 +101,9 @@ class Loss:
     @property
     def form(self) -> LossKind:
         """What its kind is: flags, and the symbolic model."""
-        return LOSSES[self.kind].of(self.expression)
+        trained = self.trained or {}
+        numbers = {name: None if name in trained else value for name, value in (self.parameters or {}).items()}
+        return LOSSES[self.kind].of(self.expression, numbers)
 
     @property
     def value_columns(self) -> int:

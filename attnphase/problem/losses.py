@@ -74,6 +74,16 @@ class Architecture(Protocol):
         ...
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the formula's own numbers."""
+        ...
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Those that are trained."""
+        ...
+
+    @property
     def finite(self) -> bool:
         """Whether samples have the Gram matrices of finite d."""
         ...
@@ -150,8 +160,8 @@ class LossKind(ABC):
         """Normal and offsets of the planes of the teacher's fields where the label jumps; None where it jumps else."""
         return ({(0, 0): 1.0}, (0.0,)) if self.has_labels else ({}, ())
 
-    def of(self, expression: str | None) -> LossKind:
-        """The kind of a loss with this formula, if it takes one."""
+    def of(self, expression: str | None, parameters: Mapping[str, float | None]) -> LossKind:
+        """The kind of a loss with this formula, if it takes one, and its numbers; None of those that are trained."""
         return self
 
     @abstractmethod
@@ -225,25 +235,26 @@ class Formula(LossKind):
     """``"expression"``: a formula of the user's own in all fields, and in the labels' noise."""
 
     name = "expression"
-    keys = ("expression",)
+    keys = ("expression", "parameters", "trained")
     needs = ("expression",)
     example: ClassVar = {"tokens.length": 1, "loss.expression": "sqrt(1 + (h0_0 - k0_0)**2)"}
     text: str = ""
+    numbers: tuple[tuple[str, float | None], ...] = ()
 
     @property
     def has_kink(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return bool(self.text) and _roughness(self.text).kink
+        return bool(self.text) and _roughness(self.text, self.numbers).kink
 
     @property
     def label_jumps(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return bool(self.text) and _roughness(self.text).label_jumps
+        return bool(self.text) and _roughness(self.text, self.numbers).label_jumps
 
     @property
     def is_rough(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return super().is_rough or (bool(self.text) and _roughness(self.text).label_bends)
+        return super().is_rough or (bool(self.text) and _roughness(self.text, self.numbers).label_bends)
 
     @property
     def cluster_columns(self) -> int:
@@ -253,21 +264,22 @@ class Formula(LossKind):
     @property
     def label_planes(self) -> tuple[Mapping[tuple[int, int], float], Sequence[float]] | None:
         """See `LossKind`; imports SymPy."""
-        return _label_planes(self.text) if self.text else ({}, ())
+        return _label_planes(self.text, self.numbers) if self.text else ({}, ())
 
-    def of(self, expression: str | None) -> Formula:
+    def of(self, expression: str | None, parameters: Mapping[str, float | None]) -> Formula:
         """See `LossKind`."""
-        return Formula(expression or "")
+        return Formula(expression or "", tuple(parameters.items()))
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
         columns = of.rank * matrices_of_weights(of.tied)
-        return scalar.formula_loss(of.expression, of.length, columns, of.teacher_rank, of.noisy)
+        sizes = of.length, columns, of.teacher_rank
+        return scalar.formula_loss(of.expression, *sizes, of.noisy, of.parameters, of.trained)
 
 
 @lru_cache(maxsize=64)
-def _roughness(expression: str) -> Roughness:
-    return scalar.formula_roughness(expression)
+def _roughness(expression: str, numbers: tuple[tuple[str, float | None], ...]) -> Roughness:
+    return scalar.formula_roughness(expression, dict(numbers))
 
 
 @lru_cache(maxsize=64)
@@ -276,8 +288,8 @@ def _takes_clusters(expression: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _label_planes(expression: str) -> LabelPlanes | None:
-    return scalar.formula_label_planes(expression)
+def _label_planes(expression: str, numbers: tuple[tuple[str, float | None], ...]) -> LabelPlanes | None:
+    return scalar.formula_label_planes(expression, dict(numbers))
 
 
 LOSSES: dict[str, LossKind] = {

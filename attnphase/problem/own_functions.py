@@ -6,6 +6,7 @@ Whether they can be used is found out when a problem is made.  It takes SymPy, w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from attnphase import arguments
@@ -18,7 +19,7 @@ from attnphase.problem.sections import Sections
 with loaded_on_use(__name__):
     import sympy
 
-    from derivations.models import bounds, formulas, functions, kinks, scalar, scores
+    from derivations.models import bounds, formulas, functions, kinks, model, scalar, scores
 
 __all__ = ["check_loss", "check_own_functions", "check_regularizer", "check_score", "printed_scores", "register_score"]
 
@@ -46,7 +47,10 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
                 check_score(score, length, f"{section}.score")
     if loss.expression is not None:
         clusters = problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
-        check_loss(loss.expression, length, problem.columns, problem.teacher_columns, problem.teacher.noise, clusters)
+        sizes = length, problem.columns, problem.teacher_columns
+        check_loss(loss.expression, *sizes, problem.teacher.noise, clusters, loss.parameters or {})
+        for name, penalty in (loss.trained or {}).items():
+            _check_trained(name, penalty, loss.expression)
     if regularizer.expression is not None or (regularizer.prox is not None and may_look_up(regularizer.prox)):
         check_regularizer(regularizer, problem.columns)
 
@@ -125,11 +129,12 @@ def check_loss(
     teacher_columns: int,
     noise: float = 0.0,
     clusters: Sequence[Sequence[int]] = (),
+    parameters: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
 
     With ``noise`` on the labels it must say where that enters.  It may take the numbers of the tokens' ``clusters``, of
-    which these configurations occur.
+    which these configurations occur, and has ``parameters`` of its own.
 
     Raises
     ------
@@ -143,15 +148,16 @@ def check_loss(
             f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and'
             " give tokens.clusters, or write it without c.",
         )
-    model = scalar.formula_loss(expression, length, columns, teacher_columns, noisy=True)
+    formula = scalar.formula_loss(expression, length, columns, teacher_columns, noisy=True, parameters=[*parameters])
     h = [[sympy.Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
     k = [[sympy.Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
     drawn = [[sympy.Symbol(f"noise{a}_{b}", real=True) for b in range(length)] for a in range(length)]
     numbers = [sympy.Symbol(f"c{a}", real=True) for a in range(length)]
     try:
-        loss = model.loss(h, [[*teacher, *own, c] for teacher, own, c in zip(k, drawn, numbers, strict=True)])
+        loss = formula.loss(h, [[*teacher, *own, c] for teacher, own, c in zip(k, drawn, numbers, strict=True)])
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    loss = loss.xreplace({model.parameter_symbol(name): sympy.Float(value) for name, value in parameters.items()})
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
     own = {symbol for row in h for symbol in row}
@@ -184,6 +190,29 @@ def check_loss(
     for row in [*dict.fromkeys(tuple(row[place] for place in held) for row in clusters or ((),))][:_MOST_TRIED]:
         at = {numbers[place]: number for place, number in zip(held, row, strict=True)}
         _check_values(loss.subs(at), fields, teachers + present, at, short)
+
+
+def _check_trained(name: str, penalty: str, expression: str) -> None:
+    """Refuse a trained parameter that the loss does not take, and a penalty that is no formula in it alone.
+
+    Raises
+    ------
+    ProblemError
+        Naming the field.
+    """
+    field = f"loss.trained.{name}"
+    if name not in formulas.names_in(expression):
+        raise ProblemError(field, f"{field} is trained, but loss.expression does not take {name}: leave it out.")
+    symbol = model.parameter_symbol(name)
+    try:
+        formula = formulas.parse_formula(penalty, {name: symbol})
+    except formulas.FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    pole = bounds.singular_point([formula], [symbol])
+    if pole is not None:
+        raise ProblemError(
+            field, f"{field} must be a finite number for every {name}: keep its denominators above zero."
+        )
 
 
 def _check_values(

@@ -53,11 +53,14 @@ class Notes:
     displaces : mapping
         For a key: others that a new value of it takes back to their defaults.  Those that do not go with a new kind are
         not named.
+    named : tuple of str
+        Keys whose values are tables with names of the user's own.
     """
 
     quiet: tuple[str, ...] = ()
     kinds: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     displaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
 
     def idle(self, key: str, name: Any) -> set[str]:
         """The keys that belong to other kinds than the one of this name; none if there is no such kind."""
@@ -138,4 +141,6 @@ def as_lists(value: Any) -> Any:
     """Tables as dicts and tuples as lists, also within one another."""
     if is_dataclass(value):
         return as_plain_dict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     return [as_lists(item) for item in value] if isinstance(value, tuple) else value

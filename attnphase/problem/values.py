@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Iterator, Mapping, Sized
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, Strict
+
+from attnphase.errors import ProblemError
 
 __all__ = [
     "CONFIG",
@@ -26,6 +29,7 @@ __all__ = [
     "Flag",
     "Level",
     "Name",
+    "Named",
     "Noise",
     "PointKey",
     "Probability",
@@ -39,6 +43,7 @@ __all__ = [
     "is_nested",
     "lists",
     "plain",
+    "read_named",
     "read_table",
 ]
 
@@ -122,6 +127,81 @@ def _with_floats(value: Any) -> Any:
 def is_nested(value: Any) -> bool:
     """Tell a list of lists from a list."""
     return isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], list | tuple)
+
+
+_V = TypeVar("_V")
+
+
+class Named(Mapping[str, _V], Generic[_V]):
+    """A mapping that does not change and has a hash: values by names that the user chooses.
+
+    The order is that in which they are given, and equal mappings have the same order.
+    """
+
+    def __init__(self, values: Mapping[str, _V]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> _V:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and tuple(self.items()) == tuple(other.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def __getattr__(self, name: str) -> _V:
+        """A value as an attribute, so that ``problem.loss.parameters.beta`` is one."""
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_MOST_NAMED = 64
+
+
+def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[Any] | None:
+    """A table of numbers or texts by names of the user's own.
+
+    Raises
+    ------
+    ProblemError
+        It is none, or a name or a value cannot be used; the sentence names it as it stands in the TOML.
+    """
+    if value is None or (isinstance(value, Mapping) and not value):
+        return None
+    if not isinstance(value, Mapping):
+        raise ProblemError(place, f"{place} must be a table of names and values, but it is {value!r:.60}.")
+    if len(value) > _MOST_NAMED:
+        raise ProblemError(place, f"{place} has {len(value)} entries: give at most {_MOST_NAMED}.")
+    found: dict[str, Any] = {}
+    for name, one in value.items():
+        if not (isinstance(name, str) and _NAME.fullmatch(name)) or hasattr(Named, name):
+            raise ProblemError(
+                place,
+                f"{place} has an entry {name!r:.40}, but a name has up to 32 letters, digits and underscores, begins"
+                " with a letter, and is no method of a mapping: choose another name.",
+            )
+        own = plain(one, 0)
+        if kind is float and not isinstance(own, bool) and isinstance(own, int | float):
+            own = float(own)
+        size = abs(own) <= 1e12 if isinstance(own, float) else isinstance(own, str) and 0 < len(own) <= 4000
+        if not isinstance(own, kind) or not size:
+            wanted = "a number of at most 1e12" if kind is float else "a formula"
+            raise ProblemError(f"{place}.{name}", f"{place}.{name} must be {wanted}, but it is {one!r:.60}.")
+        found[name] = own
+    return Named(found)
 
 
 # The description of a field is what its error message says the field must be.

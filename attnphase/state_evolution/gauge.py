@@ -140,7 +140,7 @@ def gauge_of(kernels: Kernels, clusters: tuple[tuple[float, ...], ...] = ((),)) 
     h, label = (np.tile(values, (len(clusters), 1, 1)) for values in (h, label))
     label = np.concatenate([label, numbers], axis=-1)
     samples = len(h)
-    constants = generator.uniform(0.2, 0.8, (length, length)), np.array([0.37, 1.3, 0.8])
+    constants = generator.uniform(0.2, 0.8, (length, length)), kernels.some_numbers
     variance = generator.uniform(0.3, 0.9, length)
     units = np.eye(length * r).reshape(-1, length, r)
 

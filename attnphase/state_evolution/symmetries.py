@@ -91,14 +91,13 @@ def _of_clusters(kernels: Kernels, candidates: Sequence[Element], numbers: tuple
     k = generator.normal(-0.2, 0.9, (_SAMPLES, length, rank))
     noise = np.random.default_rng(21).normal(0.1, 0.6, (_SAMPLES, length, kernels.noise_columns))
     mixing = generator.uniform(0.2, 0.8, (length, length))
-    parameters = np.array([0.37, 1.3, 0.8])
     variance = generator.uniform(0.3, 0.9, length)
     fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in candidates]))
     own = np.tile(np.reshape(numbers, (length, kernels.cluster_columns)), (_SAMPLES, 1, 1))
     labels = [np.concatenate([k @ B.T, noise, own], axis=-1) for _, B in candidates]
     teacher = np.ascontiguousarray(np.concatenate(labels))
     losses = np.empty(len(fields))
-    kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
+    kernels.losses_at(fields, teacher, mixing, kernels.some_numbers, variance, losses)
     losses = losses.reshape(len(candidates), _SAMPLES)
     if not np.isfinite(losses[0]).all():
         raise SolverError(

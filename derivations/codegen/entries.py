@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sympy import Symbol
@@ -10,21 +10,46 @@ from sympy import Symbol
 from derivations.algebra import symbols as sym
 from derivations.codegen.ir import Assign, Function, If, Loop, Ordered, Return, Statement, element, name
 from derivations.codegen.lifting import straight_line
-from derivations.models.model import Model, composed, field_symbols, label_fields, label_symbols
+from derivations.models.model import (
+    Model,
+    composed,
+    field_symbols,
+    label_fields,
+    label_symbols,
+    parameter_symbol,
+)
 
-__all__ = ["closed_form", "entry_functions"]
+__all__ = ["closed_form", "entry_functions", "parameter_names", "parameter_reads"]
+
+_BEHIND = 4  # what all kernels are given stands before: omega, two temperatures, a length, and a number of each column
+
+
+def parameter_names(model: Model) -> dict[Any, Any]:
+    """The names that a loss's own numbers have in generated code, by their symbols."""
+    return {parameter_symbol(one): name(f"b{j}") for j, one in enumerate(model.parameters)}
+
+
+def parameter_reads(model: Model) -> list[tuple[Any, Any]]:
+    """These names, and where compiled code is given the numbers."""
+    first = _BEHIND + model.columns
+    return [(own, element("parameters", first + j)) for j, own in enumerate(parameter_names(model).values())]
 
 
 def entry_functions(model: Model) -> tuple[Function, ...]:
-    """``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of a loss without rows."""
+    """``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of a loss without rows.
+
+    Of a loss with trained parameters also ``trained_slopes``.
+    """
     h, k = (
         [[name(f"{letter}{a}_{i}") for i in range(columns)] for a in range(model.length)]
         for letter, columns in (("h", model.columns), ("k", label_fields(model)))
     )
-    loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | label_symbols(model, k))
+    values = field_symbols(sym.h, h) | label_symbols(model, k) | parameter_names(model)
+    loss = composed(model.definitions(), model.length, values)
     flat = [symbol for row in h for symbol in row]
     places = [(symbol, element("h", a, i)) for a, row in enumerate(h) for i, symbol in enumerate(row)]
     places += [(symbol, element("target", a, i)) for a, row in enumerate(k) for i, symbol in enumerate(row)]
+    places += parameter_reads(model)
     read = [Assign(symbol, place) for symbol, place in places if symbol in loss.free_symbols]
     size = len(flat)
     total = {"total": loss}
@@ -37,6 +62,7 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
     end = Return(Ordered("+", (name("total"), 0.0)))
     fields = ("h", "target", "variance", "parameters")
     derivatives = total | slopes | curvatures
+    trained = (_trained_slopes(model, loss, read),) if model.trained else ()
     return (
         _copied_target(model),
         Function("loss", fields, (*read, *straight_line(total), end)),
@@ -46,7 +72,24 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
             (*fields, "gradient", "hessian", "contracted"),
             (*read, *straight_line(derivatives), *gradient, *hessian, end),
         ),
+        *trained,
     )
+
+
+def _trained_slopes(model: Model, loss: Any, read: Sequence[Assign]) -> Function:
+    """First and second derivatives of the loss in each trained parameter, (p,) each."""
+    trained = [parameter_names(model)[parameter_symbol(one)] for one in model.trained]
+    outputs = {f"d{j}": loss.diff(b) for j, b in enumerate(trained)}
+    outputs |= {f"c{j}": loss.diff(b, 2) for j, b in enumerate(trained)}
+    count = range(len(trained))
+    body = (
+        *read,
+        *straight_line(outputs),
+        *(Assign(element("slopes", j), name(f"d{j}")) for j in count),
+        *(Assign(element("curvatures", j), name(f"c{j}")) for j in count),
+    )
+    arguments = ("h", "target", "variance", "parameters", "slopes", "curvatures")
+    return Function("trained_slopes", arguments, (*body, Return(0.0)))
 
 
 def _copied_target(model: Model) -> Function:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from derivations.algebra import symbols as sym
+from derivations.codegen.entries import parameter_names, parameter_reads
 from derivations.codegen.ir import Assign, Function, Ordered, Return, element, name
 from derivations.codegen.lifting import straight_line
 from derivations.models.functions import Modulus, Sign, Step
@@ -33,7 +34,8 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
         [[name(f"{letter}{a}_{i}") for i in range(width)] for a in range(model.length)]
         for letter, width in (("h", columns), ("k", label_fields(model)))
     )
-    loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | label_symbols(model, k))
+    fields = field_symbols(sym.h, h) | label_symbols(model, k) | parameter_names(model)
+    loss = composed(model.definitions(), model.length, fields)
     flat = [symbol for row in h for symbol in row]
     found = kinks(loss, flat)
     count, size = len(found), len(flat)
@@ -63,6 +65,7 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
     ]
     read = [(symbol, element("h", a, i)) for a, row in enumerate(h) for i, symbol in enumerate(row)]
     read += [(symbol, element("target", a, i)) for a, row in enumerate(k) for i, symbol in enumerate(row)]
+    read += parameter_reads(model)
     read += [(symbol, element("kinks", _MULTIPLIERS, j)) for j, symbol in enumerate(given)]
     values = {"total": whole} | {f"c{j}": c for j, c in enumerate(arguments)}
     used = {symbol for value in (*values.values(), *outputs.values()) for symbol in value.free_symbols}

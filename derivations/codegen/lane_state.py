@@ -35,6 +35,8 @@ class Block:
         The entries of the loss's weights, the diagonal of D or a Gram matrix, that it reads, as their indices.
     own : bool
         Whether every sample has its own weights, and its own Cholesky factors of V.
+    parameters : tuple of int
+        Places of the numbers that the loss reads.
     scratch : mapping
         Quantities that the loops of a trial hand on, with their numbers of rows.
     """
@@ -46,6 +48,7 @@ class Block:
     lanes: int
     weights: tuple[tuple[int, ...], ...]
     own: bool
+    parameters: tuple[int, ...] = (0, 1, 2)
     scratch: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -100,6 +103,10 @@ class Block:
     def weights_of_all(self) -> list[Assign]:
         """The weights of the loss, as an array has them."""
         return [Assign(scalar("variance", *entry), element("variance", *entry)) for entry in self.weights]
+
+    def parameters_of_all(self) -> list[Assign]:
+        """The numbers that the loss reads."""
+        return [Assign(scalar("parameters", i), element("parameters", i)) for i in self.parameters]
 
     def fields_of(self, array: str, names: str, columns: int) -> list[Assign]:
         """The fields of a lane, read from the rows of an array."""

@@ -56,8 +56,7 @@ class LaneStep:
 
     def shared(self) -> Iterator[Assign]:
         """What all lanes share: the parameters, and if no sample has its own the diagonal of D and the factors of V."""
-        for i in range(3):
-            yield Assign(scalar("parameters", i), element("parameters", i))
+        yield from self.block.parameters_of_all()
         yield Assign(LENGTH_UNIT, element("parameters", 3))
         yield Assign(UNIT, LENGTH_UNIT**2)
         if not self.block.own:

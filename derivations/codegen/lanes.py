@@ -72,7 +72,9 @@ def lanes(problem: Module, apart: RowFunctions | None = None, *, own: bool = Fal
     length, columns, rank = (problem.constants[key] for key in ("LENGTH", "COLUMNS", "LABEL_FIELDS"))
     if apart is not None and length * columns > STRAIGHT:
         rows = RowByRow(length, columns, rank, apart)
-        block = Block(length, columns, rank, rows.targets, FEW_LANES, _weights(rows.bodies), own, rows.scratch())
+        block = Block(
+            length, columns, rank, rows.targets, FEW_LANES, _weights(rows.bodies), own, scratch=rows.scratch()
+        )
         made = (_Trial(block, (), rows).function(), rows.teacher_targets(block), rows.lane_losses(block))
     else:
         block, body = straight_block(problem, own=own)
@@ -106,12 +108,13 @@ def straight_block(problem: Module, *, own: bool = False) -> tuple[Block, tuple[
     places = [scalar("target", a, b) for a in range(length) for b in range(max(length, rank))]
     read = {symbol for statement in body for symbol in names_in(statement.value)}
     targets = tuple(place for place in places if place in read)
-    return Block(length, columns, rank, targets, LANES, _weights([body]), own), body
+    shared = sorted({0, 1, 2} | {place for (place,) in _entries("parameters", read)})
+    return Block(length, columns, rank, targets, LANES, _weights([body]), own, tuple(shared)), body
 
 
 def _losses(block: Block, function: Function) -> Function:
     """``lane_losses(h, targets, variance, parameters, losses)``: a block's losses from the rows of its fields."""
-    shared = [Assign(scalar("parameters", i), element("parameters", i)) for i in range(3)]
+    shared = block.parameters_of_all()
     shared += block.weights_of_all()
     read = block.fields_of("h", "h", block.columns)
     read += [Assign(place, block.row_of("targets", i)) for i, place in enumerate(block.targets)]

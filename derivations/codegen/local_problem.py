@@ -50,6 +50,7 @@ def local_problem(model: Model) -> Module:
         "TEACHER_RANK": model.teacher_rank,
         "NOISE": model.noise_columns,
         "LABEL_FIELDS": label_fields(model),
+        "PARAMETERS": len(model.parameters),
         "LIFT": model.lift,
     }
     count, kinked = kinked_derivatives(model)

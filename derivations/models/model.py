@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol
 
-from sympy import Add, Integer, Sum
+from sympy import Add, Integer, Sum, Symbol
 
 from derivations.algebra import symbols as sym
 from derivations.models.scores import RowScore
@@ -28,6 +28,7 @@ __all__ = [
     "label_fields",
     "label_symbols",
     "numbered",
+    "parameter_symbol",
     "teacher_fields",
     "written_out",
 ]
@@ -114,6 +115,16 @@ class Model(Protocol):
         ...
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the loss's own numbers, in the order in which compiled code is given them."""
+        ...
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Those of them that are trained together with the weights."""
+        ...
+
+    @property
     def lift(self) -> tuple[int, ...]:
         """For every student column the teacher's column that a local minimisation may start from."""
         ...
@@ -146,6 +157,11 @@ class Model(Protocol):
 def label_fields(model: Model) -> int:
     """How many numbers of a token labels are made of: the teacher's fields, the noise, and its cluster's number."""
     return model.teacher_rank + model.noise_columns + model.cluster_columns
+
+
+def parameter_symbol(name: str) -> Any:
+    """The symbol of one of a loss's own numbers."""
+    return Symbol(name, real=True)
 
 
 def label_symbols(model: Model, fields: Fields) -> dict[Any, Any]:

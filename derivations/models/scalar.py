@@ -6,15 +6,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sympy import Expr, Integer, Symbol
+from sympy import Expr, Float, Integer, Symbol
 
 from derivations.algebra import symbols as sym
-from derivations.models.formulas import FormulaError, names_in, parse_formula
+from derivations.models.formulas import FUNCTIONS, FormulaError, names_in, parse_formula
 from derivations.models.functions import Modulus, Relu, Sign, Softplus, Step, with_known_functions
 from derivations.models.kinks import has_kink
-from derivations.models.model import Definition, label_fields, numbered, teacher_fields
+from derivations.models.model import Definition, label_fields, numbered, parameter_symbol, teacher_fields
 
 __all__ = [
     "SCALAR_LOSSES",
@@ -45,6 +46,8 @@ class ScalarModel:
     prox : callable, optional
         ``prox(omega, k, V)``, the minimiser of the local problem for one token and one column as a list of pairs
         (value, condition): the first whose condition holds, the last one's being None.  For losses with kinks.
+    parameters, trained : tuple of str
+        Names of the loss's own numbers, and those of them that are trained.
     """
 
     name: str
@@ -55,6 +58,8 @@ class ScalarModel:
     prox: Callable[[Symbol, Symbol, Symbol], Sequence[tuple[Expr, Expr | None]]] | None = None
     noise_columns: int = 0
     cluster_columns: int = 0
+    parameters: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
     has_grams = False  # the fields are all it depends on, at every d
     rows = None
 
@@ -116,12 +121,21 @@ SCALAR_LOSSES = {
 """Losses of generalised linear models, L = r = t = 1: regression on k, and classification of its sign."""
 
 
-def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy: bool = False) -> ScalarModel:
+def formula_loss(
+    text: str,
+    length: int,
+    columns: int,
+    teacher_rank: int,
+    noisy: bool = False,
+    parameters: Sequence[str] = (),
+    trained: Sequence[str] = (),
+) -> ScalarModel:
     """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
 
     ``h`` and ``k`` stand for the fields where there is only one.  ``noise0_1`` is the noise on entry (0, 1) of the
     labels, ``noise`` where there is only one; without noise it is zero.  ``c0``, or ``c`` for one token, is the number
-    of the cluster of token 0, from 0.
+    of the cluster of token 0, from 0.  Names of `parameters` stand for numbers that the formula does not give, some of
+    which are `trained`.
 
     Raises
     ------
@@ -145,10 +159,22 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
             own = [value for name, value in names.items() if name.startswith(letter)]
             if len(own) == 1:
                 names[letter] = own[0]
-        return parse_formula(text, names)
+        taken = next((name for name in parameters if name in names or name in FUNCTIONS), None)
+        if taken is not None:
+            raise FormulaError(f'its parameter "{taken}" has the name of a field or a function: choose another name.')
+        return parse_formula(text, names | {name: parameter_symbol(name) for name in parameters})
 
-    sizes = length, columns, teacher_rank
-    return ScalarModel(text, loss, *sizes, noise_columns=length if noisy else 0, cluster_columns=int(clustered))
+    return ScalarModel(
+        text,
+        loss,
+        length,
+        columns,
+        teacher_rank,
+        noise_columns=length if noisy else 0,
+        cluster_columns=int(clustered),
+        parameters=tuple(parameters),
+        trained=tuple(trained),
+    )
 
 
 def takes_clusters(text: str) -> bool:
@@ -190,26 +216,33 @@ class LabelPlanes(NamedTuple):
     offsets: tuple[float, ...]
 
 
-def formula_label_planes(text: str) -> LabelPlanes | None:
-    """The planes of a formula's label; None where it jumps elsewhere.
+def formula_label_planes(
+    text: str, parameters: Mapping[str, float | None] = MappingProxyType({})
+) -> LabelPlanes | None:
+    """The planes of a formula's label; None where it jumps elsewhere, or where a trained parameter says.
 
     The names of the student's fields begin with ``h``, those of the teacher's are ``k``, of which there is one, or
     ``k0_0``, ...  What depends on the clusters alone jumps nowhere in the fields.
+
+    Parameters
+    ----------
+    text : str
+    parameters : mapping, optional
+        Values of the formula's own numbers; None of trained ones.
 
     Raises
     ------
     FormulaError
         The formula cannot be read.
     """
-    fields = {one: Symbol(one, real=True) for one in names_in(text)}
-    loss, student, clusters = _parts(text, fields)
+    loss, fields, student, clusters = _parts(text, parameters)
     places = {x: _place_of(one) for one, x in fields.items() if one.startswith("k")}
     normal, offsets = dict[tuple[int, int], float](), set[float]()
     for node in loss.atoms(Sign, Step, Modulus, Relu):
         (argument,) = node.args
         if node.free_symbols & student or node.free_symbols <= clusters:
             continue
-        if node.free_symbols - {*places}:  # noise, a cluster, or a name that a problem does not know
+        if node.free_symbols - {*places}:  # noise, a cluster, a trained number, or a name that a problem does not know
             return None
         slopes = {places[x]: argument.diff(x) for x in argument.free_symbols}
         if not slopes or not all(slope.is_number for slope in slopes.values()):
@@ -224,10 +257,20 @@ def formula_label_planes(text: str) -> LabelPlanes | None:
     return LabelPlanes(normal, tuple(sorted(offsets)))
 
 
-def _parts(text: str, fields: Mapping[str, Symbol]) -> tuple[Any, set[Symbol], set[Symbol]]:
-    """A formula of named symbols, and which of these are the student's fields, and numbers of clusters."""
+def _parts(
+    text: str, parameters: Mapping[str, float | None]
+) -> tuple[Any, dict[str, Symbol], set[Symbol], set[Symbol]]:
+    """A formula in symbols, those of its fields by name, those of the student, and those that a sample's fields leave.
+
+    The last are numbers of clusters and trained parameters; the other parameters have their values.
+    """
+    names = names_in(text)
+    fields = {one: Symbol(one, real=True) for one in names if one not in parameters}
+    own = {one: parameter_symbol(one) for one in names if one in parameters}
+    known = {symbol: Float(parameters[one]) for one, symbol in own.items() if parameters[one] is not None}
     student = {x for one, x in fields.items() if one.startswith("h")}
-    return parse_formula(text, fields), student, {x for one, x in fields.items() if _CLUSTER.fullmatch(one)}
+    constant = {x for one, x in fields.items() if _CLUSTER.fullmatch(one)} | {x for x in own.values() if x not in known}
+    return parse_formula(text, fields | own).xreplace(known), fields, student, constant
 
 
 def _place_of(name: str) -> tuple[int, int]:
@@ -236,16 +279,21 @@ def _place_of(name: str) -> tuple[int, int]:
     return (int(token), int(column)) if column else (0, 0)
 
 
-def formula_roughness(text: str) -> Roughness:
+def formula_roughness(text: str, parameters: Mapping[str, float | None] = MappingProxyType({})) -> Roughness:
     """Where a formula is not smooth; the names of the student's fields begin with ``h``.
+
+    Parameters
+    ----------
+    text : str
+    parameters : mapping, optional
+        Values of the formula's own numbers; None of trained ones.
 
     Raises
     ------
     FormulaError
         The formula cannot be read.
     """
-    fields = {one: Symbol(one, real=True) for one in names_in(text)}
-    loss, student, clusters = _parts(text, fields)
+    loss, _, student, clusters = _parts(text, parameters)
 
     def of_label(*kinds: type) -> bool:
         return any(not (x := node.free_symbols) & student and not x <= clusters for node in loss.atoms(*kinds))

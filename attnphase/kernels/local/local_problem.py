@@ -14,6 +14,7 @@ COLUMNS = 1
 TEACHER_RANK = 1
 NOISE = 0
 LABEL_FIELDS = 1
+PARAMETERS = 0
 LIFT = (0,)
 KINKS = 0
 
@@ -45,6 +46,14 @@ def loss_derivatives(
     gradient[0, 0] = h[0, 0] - target[0, 0]
     hessian[0, 0] = 1.0
     return 0.5 * (h[0, 0] - target[0, 0]) ** 2
+
+
+@compiled
+def trained_slopes(
+    h: Array, target: Array, variance: Array, parameters: Array, slopes: Array, curvatures: Array
+) -> float:
+    """First and second derivatives of the loss in each trained parameter, (p,); here there is none."""
+    return 0.0
 
 
 @compiled
