@@ -109,6 +109,7 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
     assert pooled is not None
     values = restore(flatten(pooled)[0], pooled)
     values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
+    values |= {"trained": overlaps.trained} if len(overlaps.trained) else {}
     parts = parts_of(map_, found.point, response, moved)
     return Measured(values, errors, of_integration, moved, parts)
 
@@ -203,6 +204,7 @@ def unevaluated(run: Run, branch: str, start: Overlaps) -> BranchPoint:
     overlaps = {"q": start.q, "V": start.V, "m": start.m[..., 0], "theta": start.theta}
     arrays = {name: np.full(entries.shape, np.nan) for name, entries in overlaps.items()}
     values: dict[str, Any] = arrays | {f"{name}_hat": entries for name, entries in arrays.items()}
+    values |= {"trained": np.full(len(start.trained), np.nan)} if len(start.trained) else {}
     values |= dict.fromkeys((*_SCALARS, "free_energy_gap", *SLOPES), np.nan) | NOT_COMPUTED.values
     errors = dict(values)
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)

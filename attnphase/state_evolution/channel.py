@@ -45,6 +45,8 @@ class ChannelPass:
         ``E[M]`` and ``E[loss(prox, k)]`` per replicate.
     minima : Minima
         Local minima of all nodes, for the next pass.
+    slopes, curvatures : (S, p) arrays
+        ``E[dloss/db]`` and ``E[d2loss/db2]`` at the proximal point, of the trained parameters b.
     """
 
     conjugates: Conjugates
@@ -52,6 +54,8 @@ class ChannelPass:
     envelope: Array
     loss_at_prox: Array
     minima: Minima
+    slopes: Array
+    curvatures: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +119,11 @@ class Channel:
 
     def floored(self, overlaps: Overlaps) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""
-        return Overlaps(overlaps.q + self._floor, overlaps.V, overlaps.m, overlaps.theta)
+        return replace(overlaps, q=overlaps.q + self._floor)
+
+    def at(self, overlaps: Overlaps) -> Channel:
+        """The channel with the trained parameters of these overlaps."""
+        return self if len(overlaps.trained) == 0 else replace(self, system=self.system.at(overlaps.trained))
 
     @cached_property
     def _floor(self) -> Array:
@@ -228,7 +236,7 @@ class Channel:
         orbit = self.representatives(overlaps)
         chosen, index = _sources(orbit)
         law = self.law(overlaps)
-        moments, energies, minima = self._integrated(law, overlaps.V, chosen, starts, previous, solved)
+        moments, energies, slopes, minima = self._integrated(law, overlaps.V, chosen, starts, previous, solved)
         moments = moments[:, index] * _parities(
             orbit, self.signs, self.system.kernels.columns, self.system.kernels.teacher_rank
         )
@@ -250,7 +258,8 @@ class Channel:
         )
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
         sampled = Conjugates(*hats)
-        return ChannelPass(self._invariant(sampled, floored), sampled, envelope, loss, minima)
+        of_trained = np.split(np.einsum("c,cvsp->sp", self.probabilities, slopes[:, index]) / len(index), 2, axis=-1)
+        return ChannelPass(self._invariant(sampled, floored), sampled, envelope, loss, minima, *of_trained)
 
     def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:
         """Sampled conjugates as derivatives of what the gauge's stretches leave unchanged.
@@ -274,7 +283,7 @@ class Channel:
     def minima_at(self, overlaps: Overlaps, starts: Starts, previous: Minima | None) -> Minima:
         """The nodes' minima, of which a pass at given overlaps makes its conjugates."""
         chosen, _ = _sources(self.representatives(overlaps))
-        return self._integrated(self.law(overlaps), overlaps.V, chosen, starts, previous)[2]
+        return self._integrated(self.law(overlaps), overlaps.V, chosen, starts, previous)[-1]
 
     def _integrated(
         self,
@@ -284,8 +293,8 @@ class Channel:
         starts: Starts,
         previous: Minima | None,
         solved: Solution | None = None,
-    ) -> tuple[Array, Array, Minima]:
-        """Moments (C, chosen signs, S, L, r, 1 + 2 r + t) and energies (C, chosen signs, S, 2), and the minima."""
+    ) -> tuple[Array, Array, Array, Minima]:
+        """Moments (C, chosen signs, S, L, r, 1 + 2 r + t), energies (..., 2), slopes (..., 2 p), and the minima."""
         kernels = self.system.kernels
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
         count = len(self.configurations) * len(chosen) * self.rule.size
@@ -299,8 +308,11 @@ class Channel:
         label_means = self.system.sample_law.means
         shifts = [bool(means.any()) for means in label_means]
 
-        def pass_over(part: Part) -> tuple[Array, Array]:
+        trained = self.system.trained
+
+        def pass_over(part: Part) -> tuple[Array, Array, Array]:
             draws, omega, k = self.nodes_of(law, part)
+            shifted = k + label_means[part.configuration] if shifts[part.configuration] else k
             block = part.configuration * len(chosen) + chosen.index(part.variant)
             start = block * self.rule.size + part.nodes.start
             here = slice(start, start + len(omega))
@@ -308,25 +320,41 @@ class Channel:
                 losses, residuals = np.empty(len(omega)), np.empty_like(omega)
                 minima.begin(here, previous)
                 solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
-                means = label_means[part.configuration]
-                shifted = k + means if shifts[part.configuration] else k
                 self.proximal.search(part.configuration, omega, shifted, factors, starts, solution)
             else:
                 solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
             energies = np.zeros((self.rule.replicates, 2))
             kernels.moments_of(draws, self._of_tokens(law, part.configuration), k, solution, sums, energies)
-            return sums, energies
+            if not trained:
+                return sums, energies, np.zeros((self.rule.replicates, 0))
+            slopes = self.proximal.trained_slopes_of(part.configuration, solution.minima[:, 0], shifted)
+            return sums, energies, self._summed(part, draws, np.concatenate(slopes, axis=-1))
 
         moments = np.zeros((*shape, kernels.length, kernels.columns, width))
         constants = np.array([self.rule.of(c).constant for c in range(len(self.configurations))])
         energies = np.tile(constants[:, None, None, None], (*shape[1:], 2))
+        slopes = np.zeros((*shape, 2 * trained))
         # in the order of the parts, whichever ends first
         for part, found in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
             place = part.configuration, chosen.index(part.variant)
             moments[place] += found[0]
             energies[place] += found[1]
-        return moments, energies, minima
+            slopes[place] += found[2]
+        return moments, energies, slopes, minima
+
+    def _summed(self, part: Part, draws: Draws, values: Array) -> Array:
+        """Sums over the nodes of a part, with their weights, of values (N, ...) of each: (S, ...)."""
+        points, weights = self.rule.nodes.shape[1], self.rule.of(part.configuration).weights
+        values = (values.T * draws.shares).T if len(draws.shares) else values
+        sums, start = np.zeros((self.rule.replicates, *values.shape[1:])), part.nodes.start
+        if start % points == part.nodes.stop % points == 0:  # whole replicates
+            whole = values.reshape(-1, points, *values.shape[1:])
+            sums[start // points : part.nodes.stop // points] = np.tensordot(whole, weights, axes=(1, 0))
+            return sums
+        for s, of_replicate, here in replicates_in(part.nodes, points):
+            sums[s] = weights[of_replicate] @ values[here]
+        return sums
 
     def scalar_mean(self, values: Array) -> Array:
         """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""
@@ -340,20 +368,13 @@ class Channel:
         """
         law, orbit = self.law(overlaps, clean=clean), self.representatives(overlaps)
         variants, index = _sources(orbit)
-        count, (replicates, points) = len(self.configurations), self.rule.nodes.shape[:2]
+        count, replicates = len(self.configurations), self.rule.replicates
 
         def pass_over(part: Part) -> Array:
             draws, omega, k = self.nodes_of(law, part)
             means = self.system.sample_law.means[part.configuration]
             losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
-            losses = losses * draws.shares if len(draws.shares) else losses
-            sums, start, weights = np.zeros(replicates), part.nodes.start, self.rule.of(part.configuration).weights
-            if start % points == part.nodes.stop % points == 0:  # whole replicates
-                sums[start // points : part.nodes.stop // points] = losses.reshape(-1, points) @ weights
-                return sums
-            for s, of_replicate, here in replicates_in(part.nodes, points):
-                sums[s] = weights[of_replicate] @ losses[here]
-            return sums
+            return self._summed(part, draws, losses)
 
         parts = self.proximal.parts(count, variants, self.rule.size)
         means = np.zeros((count, len(variants), replicates))

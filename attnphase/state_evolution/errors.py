@@ -169,7 +169,8 @@ def _labelled(map_: StateEvolution, measured: dict[str, Array], of_point: Array,
     """Errors by the names of what was measured, those of the overlaps by the coordinates of the point."""
     point = map_.sector.errors(of_point)
     overlaps = {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
-    return restore(of_measured, measured) | overlaps
+    trained = {"trained": point.trained} if len(point.trained) else {}
+    return restore(of_measured, measured) | overlaps | trained
 
 
 def way_left(

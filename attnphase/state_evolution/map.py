@@ -22,6 +22,7 @@ from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Element, Sector
+from attnphase.state_evolution.system import System
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 
@@ -53,7 +54,7 @@ class StateEvolution:
         if channel.rule.nets is not None:
             channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, sector.group))
         self.channel, self.alpha, self.sector = channel, alpha, sector
-        self.system, self.prior = channel.system, channel.system.prior
+        self.prior = channel.system.prior
         self.lift = False
         self.minima: Minima | None = None
         self.last: ChannelPass | None = None
@@ -63,6 +64,11 @@ class StateEvolution:
         self._quantities: tuple[bool, dict[str, Array] | None, dict[str, Array] | None] | None = None
         self.bottomless = 0
         self.thorough = False
+
+    @property
+    def system(self) -> System:
+        """The system, with the trained parameters of the last evaluation."""
+        return self.channel.system
 
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
@@ -99,6 +105,7 @@ class StateEvolution:
         overlaps = self.unpack(x)
         if not overlaps.feasible(self.system.spectrum.rho):
             return None
+        self.channel = self.channel.at(overlaps)
         if self.channel.rule.lines is not None:
             return self._along_lines(x, overlaps, self.channel.rule.lines, thorough=refresh or self.thorough)
         orbit = self.channel.representatives(overlaps)
@@ -147,7 +154,10 @@ class StateEvolution:
 
     def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
         """The image of a point by its conjugates, which are kept."""
-        result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
+        conjugates = self.sector.symmetrized(result.conjugates)
+        if self.sector.trained:
+            conjugates = replace(conjugates, trained=self._next_trained(x, self.alpha, result))
+        result = replace(result, conjugates=conjugates)
         self.minima, self.last = result.minima, result
         image = self.image(result.conjugates.mean())
         packed = None if image is None else self.pack(image)
@@ -155,6 +165,10 @@ class StateEvolution:
             return None
         self._known = x.copy(), self.lift, packed
         return packed.copy()
+
+    def _next_trained(self, x: Array, alpha: float, at: ChannelPass) -> Array:
+        """What becomes of the trained parameters at ``x``, (1, S, p)."""
+        return self.system.penalties.next(alpha, self.unpack(x).trained, at.slopes, at.curvatures)
 
     def _is_at(self, x: Array) -> bool:
         """Whether the last evaluation was made at ``x``, and inside the domain."""
@@ -283,6 +297,9 @@ class StateEvolution:
             m_hat=hats.m_hat,
             theta_hat=hats.theta_hat,
         )
+        paid = self.system.penalties.value(overlaps.trained)
+        observables |= {name: observables[name] + paid for name in ("training_loss", "training_loss_direct")}
+        trained = {"trained": images.trained} if self.sector.trained else {}
         return {
             "q": images.q,
             "V": images.V,
@@ -295,6 +312,7 @@ class StateEvolution:
             **observables,
             "density": self.prior.density(hats),
             "second_minimum_share": second_minimum_share,
+            **trained,
         }
 
     def beside(self, alpha: float, ridge: float) -> StateEvolution:
@@ -304,7 +322,11 @@ class StateEvolution:
         """
         assert self.last is not None
         hats, factor = self.last.conjugates, alpha / self.alpha
-        other = self.under(Conjugates(*(factor * one for one in (hats.q_hat, hats.V_hat, hats.m_hat, hats.theta_hat))))
+        scaled = Conjugates(*(factor * one for one in (hats.q_hat, hats.V_hat, hats.m_hat, hats.theta_hat)))
+        if self.sector.trained:
+            assert self._known is not None
+            scaled = replace(scaled, trained=self._next_trained(self._known[0], alpha, self.last))
+        other = self.under(scaled)
         other.alpha, other.prior = alpha, replace(self.prior, strength=ridge)
         return other
 
@@ -352,7 +374,7 @@ class StateEvolution:
             m_hat=hats.m_hat,
             theta_hat=hats.theta_hat,
         )
-        return float(sum(np.sum(term) for term in terms.values()))
+        return float(sum(np.sum(term) for term in terms.values())) + self.system.penalties.value(overlaps.trained)
 
 
 def _pseudo_values(values: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,9 @@ def _places(size: int) -> NDArray[np.intp]:
     return places
 
 
+_NONE = np.zeros(0)
+
+
 @dataclass(frozen=True, eq=False)
 class Overlaps:
     """Order parameters (6), with r student columns and teacher rank t.
@@ -52,12 +55,15 @@ class Overlaps:
         ``W^T p_l / sqrt(d)``.
     theta : (L, r, t) array
         ``W^T Sigma_l Q_star / d``.
+    trained : (p,) array
+        The trained parameters of the loss, which belong to no site.
     """
 
     q: Array
     V: Array
     m: Array
     theta: Array
+    trained: Array = field(default_factory=lambda: _NONE)
 
     def feasible(self, rho: Array) -> bool:
         """Whether q and V are positive definite and the teacher's covariance ``rho`` (L, t, t) allows theta.
@@ -107,25 +113,29 @@ class Overlaps:
     @classmethod
     def stacked(cls, many: Sequence[Overlaps]) -> Overlaps:
         """Several overlaps, whose number stands before the token axis."""
-        entries = zip(*((o.q, o.V, o.m, o.theta) for o in many), strict=True)
+        entries = zip(*((o.q, o.V, o.m, o.theta, o.trained) for o in many), strict=True)
         return cls(*(np.array(each) for each in entries))
 
     def replicate(self, s: int) -> Overlaps:
         """One of the replicates that stand behind the token axis."""
-        return Overlaps(self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s])
+        return Overlaps(
+            self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s], self.trained[s] if self.trained.size else _NONE
+        )
 
     def changed(self, g: Array) -> Overlaps:
         """Overlaps of the weights ``W g^T``, with g (..., r, r) of the site, of every replicate, or of all."""
-        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta)
+        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta, self.trained)
 
     def pack(self) -> Array:
-        """Independent entries as one vector: upper triangles of q and V, then m and theta.
+        """Independent entries as one vector: upper triangles of q and V, then m, theta, and what is trained.
 
         Of several overlaps, whose number stands before the token axis, one row each.
         """
         rows, columns = _triangle(self.q.shape[-1])
-        parts = self.q[..., rows, columns], self.V[..., rows, columns], self.m, self.theta
         several = self.q.shape[:-3]
+        count = self.trained.shape[-1]
+        trained = np.broadcast_to(self.trained, (*several, count)) if count else np.zeros((*several, 0))
+        parts = self.q[..., rows, columns], self.V[..., rows, columns], self.m, self.theta, trained
         return np.concatenate([part.reshape(*several, -1) for part in parts], axis=-1)
 
     @classmethod
@@ -139,8 +149,9 @@ class Overlaps:
         )
         rest = vector[..., 2 * triangle :].copy()
         m = rest[..., : length * columns].reshape(*several, length, columns, 1)
-        theta = rest[..., length * columns :].reshape(*several, length, columns, teacher_rank)
-        return cls(q, V, m, theta)
+        last = length * columns * (1 + teacher_rank)
+        theta = rest[..., length * columns : last].reshape(*several, length, columns, teacher_rank)
+        return cls(q, V, m, theta, rest[..., last:])
 
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
@@ -154,11 +165,12 @@ class Overlaps:
 def packed_scales(packed: Array, columns: int, rho: Array) -> Array:
     """`Overlaps.scales` of packed overlaps (P,) with so many student columns."""
     length, rank = rho.shape[:2]
-    starts, block = _blocks(length, columns, rank)
-    return np.maximum(np.maximum.reduceat(np.abs(packed), starts), _floors(rho))[block]
+    starts, block = _blocks(length, columns, rank, len(packed))
+    floors = _floors(rho) + (VANISHING,) * (len(starts) - 4)  # trained parameters have a natural size of one
+    return np.maximum(np.maximum.reduceat(np.abs(packed), starts), floors)[block]
 
 
-def _floors(rho: Array) -> tuple[float, float, float, float]:
+def _floors(rho: Array) -> tuple[float, ...]:
     """What q, V, m and theta are held against where they vanish."""
     length, rank = rho.shape[:2]
     natural = float(np.einsum("lii->", rho)) / (length * rank)
@@ -168,10 +180,11 @@ def _floors(rho: Array) -> tuple[float, float, float, float]:
 
 
 @cache
-def _blocks(length: int, columns: int, rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where q, V, m and theta begin among packed overlaps, and to which of them each entry belongs."""
+def _blocks(length: int, columns: int, rank: int, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where q, V, m, theta and each trained parameter begin among packed overlaps, and to which each entry belongs."""
     triangle = length * columns * (columns + 1) // 2
     sizes = [triangle, triangle, length * columns, length * columns * rank]
+    sizes += [1] * (count - sum(sizes))
     return np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 
 
@@ -195,12 +208,15 @@ class Conjugates:
     q_hat, V_hat : (L, S, r, r) arrays
     m_hat : (L, S, r, 1) array
     theta_hat : (L, S, r, t) array
+    trained : (1, S, p) array
+        What becomes of the trained parameters, see `TrainedSlopes`.
     """
 
     q_hat: Array
     V_hat: Array
     m_hat: Array
     theta_hat: Array
+    trained: Array = field(default_factory=lambda: _NONE[None, None])
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Conjugates:
@@ -213,15 +229,18 @@ class Conjugates:
         return Conjugates(
             *(
                 np.add.reduce(x, axis=1, keepdims=True) / x.shape[1]
-                for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
+                for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained)
             )
         )
 
     def whole_and_without(self) -> Conjugates:
         """The mean, and behind it the means over all replicates but one: 1 + S replicates."""
-        parts = (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
+        parts = (self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained)
         return Conjugates(*(whole_and_without(x, 1) for x in parts))
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
-        return Conjugates(*(x[:, s : s + 1] for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)))
+        parts = (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
+        return Conjugates(
+            *(x[:, s : s + 1] for x in parts), self.trained[:, s : s + 1] if self.trained.size else self.trained
+        )

@@ -125,7 +125,8 @@ class Prior:
         """`overlaps` of every replicate by itself, (S, P, ...); None where one has none."""
         if self.has_image(conjugates):
             images = self._images(conjugates)
-            return Overlaps(*(x.swapaxes(0, 1) for x in (images.q, images.V, images.m, images.theta)))
+            parts = (images.q, images.V, images.m, images.theta)
+            return Overlaps(*(x.swapaxes(0, 1) for x in parts), images.trained)
         count = conjugates.q_hat.shape[1]
         each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(count)]
         inside = [image for image in each if image is not None]
@@ -149,7 +150,7 @@ class Prior:
         if self.rows is not None:
             floor = _VARIANCE_FLOOR / self._stiffness * self.spectrum.site_variances[:, None, None, None]
             V = V + floor * np.eye(self.kernels.columns)
-        return Overlaps(symmetric(q), V, m, theta)
+        return Overlaps(symmetric(q), V, m, theta, conjugates.trained[0])
 
     def norms(self, conjugates: Conjugates) -> Array:
         """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""

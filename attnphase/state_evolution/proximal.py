@@ -148,6 +148,14 @@ class ProximalProblem:
         self.system.kernels.losses_at(fields, k, mixing, parameters, variance, losses)
         return losses
 
+    def trained_slopes_of(self, configuration: int, fields: Array, k: Array) -> tuple[Array, Array]:
+        """First and second derivatives of these losses in the trained parameters, (N, p) each."""
+        slopes, curvatures = np.empty((2, len(fields), self.system.trained))
+        mixing, parameters = self.system.parameters
+        variance, fields = self.system.token_variances[configuration], np.ascontiguousarray(fields)
+        self.system.trained_slopes(fields, k, mixing, parameters, variance, slopes, curvatures)
+        return slopes, curvatures
+
     def label_slopes(self, configuration: int, fields: Array, k: Array) -> Array:
         """``dloss/dk`` of nodes of one configuration at given fields (N, L, r) and teacher fields, (N, L, t).
 

@@ -39,7 +39,8 @@ def restore_all(vectors: Array, like: dict[str, Array]) -> dict[str, Array]:
 def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
     """Images per replicate as packed vectors, (S, P)."""
     q, V, m, theta = (measured[name] for name in ("q", "V", "m", "theta"))
-    return map_.sector.pack_all(Overlaps(q, V, m[..., None], theta))
+    trained = measured.get("trained", np.zeros((len(q), 0)))
+    return map_.sector.pack_all(Overlaps(q, V, m[..., None], theta, trained))
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,7 +101,8 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
     shifts = (points.pack() - overlaps.pack()) / scale
     # squares are even in m and in theta: where these vanish they change nothing, and stay zero along every direction
     m, theta = (np.full_like(x, x.any()) for x in (overlaps.m, overlaps.theta))
-    moving = Overlaps(np.ones_like(overlaps.q), np.ones_like(overlaps.V), m, theta).pack() > 0
+    q, V, trained = map(np.ones_like, (overlaps.q, overlaps.V, overlaps.trained))
+    moving = Overlaps(q, V, m, theta, trained).pack() > 0
     free = np.flatnonzero((np.abs(shifts).max(axis=0) > 0) & moving)
     directions = np.zeros((min(len(shifts), len(free)), shifts.shape[1]))
     _, widths, directions[:, free] = np.linalg.svd(shifts[:, free], full_matrices=False)
@@ -111,7 +112,8 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
         return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
 
     def squares_at(there: Overlaps) -> Array:
-        return slope_sums(near, there, near.minima_at(there, Starts.WARM, known))[0]
+        channel = near.at(there)
+        return slope_sums(channel, there, channel.minima_at(there, Starts.WARM, known))[0]
 
     total = np.zeros((len(shifts), *overlaps.q.shape, *overlaps.q.shape))
     for width, direction in zip(widths, directions, strict=True):

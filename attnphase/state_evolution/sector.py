@@ -37,6 +37,8 @@ class Sector:
     length, columns, teacher_rank : int
     units : Units or None
         In which coordinates are given; None for ones.
+    trained : int
+        Number of the loss's trained parameters, which no symmetry changes.
     """
 
     basis: Array
@@ -45,6 +47,7 @@ class Sector:
     columns: int
     teacher_rank: int
     units: Units | None = None
+    trained: int = 0
 
     @classmethod
     def of(cls, start: Overlaps, symmetries: Sequence[ProblemSymmetry], units: Units | None = None) -> Sector:
@@ -62,11 +65,12 @@ class Sector:
         units : Units, optional
             The problem's, in which coordinates are of order one.
         """
-        length, columns, rank = start.theta.shape
-        kept = _unchanged(start, symmetries, _packed(units, length, columns, rank))
+        sizes = *start.theta.shape, len(start.trained)
+        kept = _unchanged(start, symmetries, _packed(units, *sizes))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
-        return cls(_basis_of(key, length, columns, rank), group, length, columns, rank, units)
+        *shape, trained = sizes
+        return cls(_basis_of(key, *sizes), group, *shape, units, trained)
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
@@ -95,7 +99,8 @@ class Sector:
         signs = self._signs
         mean = _exact_mean(side_by_side * signs if signs is not None else left @ side_by_side @ right)
         r = self.columns
-        return Conjugates(mean[..., :r], mean[..., r : 2 * r], mean[..., 2 * r : 2 * r + 1], mean[..., 2 * r + 1 :])
+        parts = mean[..., :r], mean[..., r : 2 * r], mean[..., 2 * r : 2 * r + 1], mean[..., 2 * r + 1 :]
+        return Conjugates(*parts, conjugates.trained)
 
     @cached_property
     def _elements(self) -> tuple[NDArray[np.int64], Array, Array]:
@@ -126,13 +131,14 @@ class Sector:
     @cached_property
     def sizes(self) -> Array:
         """Units of the packed entries."""
-        return _packed(self.units, self.length, self.columns, self.teacher_rank)
+        return _packed(self.units, self.length, self.columns, self.teacher_rank, self.trained)
 
     @cached_property
     def odd(self) -> NDArray[np.int64]:
         """Coordinates that are entries of m or theta, (Z,) of int."""
-        of_q_and_V = self.length * self.columns * (self.columns + 1)
-        return np.flatnonzero(self.basis[of_q_and_V:].any(axis=0))
+        first = self.length * self.columns * (self.columns + 1)
+        last = first + self.length * self.columns * (1 + self.teacher_rank)
+        return np.flatnonzero(self.basis[first:last].any(axis=0))
 
     @cached_property
     def _first(self) -> NDArray[np.intp]:
@@ -164,13 +170,12 @@ def _transformed(overlaps: Overlaps, elements: tuple[NDArray[np.int64], Array, A
     """Images under several symmetries, whose number stands in front."""
     order, A, B = elements
     q, V, m, theta = (values[order] for values in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
-    return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT)
+    return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT, overlaps.trained)
 
 
 def scales_of(overlaps: Overlaps, units: Units, rho: Array) -> Array:
     """As `Overlaps.scales`, for a problem of other units than one."""
-    length, columns, teacher_rank = overlaps.theta.shape
-    sizes = _packed(units, length, columns, teacher_rank)
+    sizes, columns = _packed(units, *overlaps.theta.shape, len(overlaps.trained)), overlaps.theta.shape[1]
     return sizes * packed_scales(overlaps.pack() / sizes, columns, _in_units(rho, units))
 
 
@@ -178,14 +183,14 @@ def _in_units(rho: Array, units: Units | None) -> Array:
     return rho if units is None else rho / units.tokens**2
 
 
-def _packed(units: Units | None, length: int, columns: int, teacher_rank: int) -> Array:
-    """Units of the packed entries, (P,)."""
+def _packed(units: Units | None, length: int, columns: int, teacher_rank: int, trained: int) -> Array:
+    """Units of the packed entries, (P,); a trained parameter has its own."""
     fields, tokens, energy = (
         (np.ones(columns), 1.0, 1.0) if units is None else (units.fields, units.tokens, units.energy)
     )
     q = np.tile(fields[:, None] * fields, (length, 1, 1))
     m = np.tile(fields[:, None], (length, 1, 1))
-    return Overlaps(q, q / energy, m, np.repeat(tokens * m, teacher_rank, axis=-1)).pack()
+    return Overlaps(q, q / energy, m, np.repeat(tokens * m, teacher_rank, axis=-1), np.ones(trained)).pack()
 
 
 def _unchanged(start: Overlaps, symmetries: Sequence[ProblemSymmetry], sizes: Array) -> NDArray[np.bool_]:
@@ -199,13 +204,13 @@ def _unchanged(start: Overlaps, symmetries: Sequence[ProblemSymmetry], sizes: Ar
 
 @lru_cache(maxsize=64)
 def _basis_of(
-    group: tuple[tuple[tuple[int, ...], bytes, bytes], ...], length: int, columns: int, teacher_rank: int
+    group: tuple[tuple[tuple[int, ...], bytes, bytes], ...], length: int, columns: int, teacher_rank: int, trained: int
 ) -> Array:
     """What a group of symmetries leaves unchanged, of the packed overlaps: an orbit of entries a column."""
     orders, students, teachers = zip(*group, strict=True)
     A = np.array([np.frombuffer(each).reshape(columns, columns) for each in students])[:, None]
     B = np.array([np.frombuffer(each).reshape(teacher_rank, teacher_rank) for each in teachers])[:, None]
-    size = len(Overlaps(*(np.zeros((length, columns, n)) for n in (columns, columns, 1, teacher_rank))).pack())
+    size = len(_packed(None, length, columns, teacher_rank, trained))
     basis, covered = [], np.zeros(size, dtype=bool)
     for i in range(size):
         if covered[i]:

@@ -178,7 +178,9 @@ def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: A
     theta = signal @ weighted[:, :, count:]
     m = np.einsum("ij,ajl,a->li", signal, moments[:, :, :count], weights)[:, :, None]
     V = 0.5 * variance / _stiffness(problem) * np.eye(problem.columns)
-    return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta))
+    loss = problem.loss
+    trained = np.array([(loss.parameters or {})[name] for name in loss.trained or {}], dtype=float)
+    return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta), trained)
 
 
 def _stiffness(problem: Problem) -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.refinement import Refinement
-from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
+from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling, trained_slopes_for
 from attnphase.kernels.key import model_numbers
 from attnphase.problem.consistency import has_rule
 from attnphase.problem.integration import Integration
@@ -24,6 +27,7 @@ from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
+from attnphase.state_evolution.trained import TrainedPenalties
 
 __all__ = ["System"]
 
@@ -72,6 +76,49 @@ class System:
         tell_if_compiling(problem, callback)
         # a score of the user's own may have changed since: then so have the kernels, which are part of the key
         return _built(problem, kernels_for(problem), threads)
+
+    def at(self, trained: Array) -> System:
+        """The system with other values of the trained parameters of the loss."""
+        mixing, numbers = self.parameters[0], self.parameters[1].copy()
+        numbers[self._places] = trained
+        hash(self)  # it stays the same to what is cached
+        other = copy(self)
+        other.__dict__["parameters"] = mixing, numbers
+        return other
+
+    @cached_property
+    def _identity(self) -> object:
+        return object()
+
+    def __eq__(self, other: object) -> bool:
+        """Systems that differ in trained parameters alone are the same to what is found by trying random ones."""
+        return isinstance(other, System) and self._identity is other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def trained(self) -> int:
+        """Number of the trained parameters of the loss."""
+        return len(self._places)
+
+    @cached_property
+    def _places(self) -> NDArray[np.intp]:
+        """Where these stand among all numbers of the loss."""
+        loss = self.problem.loss
+        names, trained = [*(loss.parameters or ())], [*(loss.trained or ())]
+        first = len(self.parameters[1]) - len(names)
+        return np.array([first + names.index(name) for name in trained], dtype=np.intp)
+
+    @cached_property
+    def trained_slopes(self) -> Callable[..., None]:
+        """Derivatives of the loss in them, compiled."""
+        return trained_slopes_for(self.problem)
+
+    @cached_property
+    def penalties(self) -> TrainedPenalties:
+        """What their values add to the objective."""
+        return TrainedPenalties.of(self.problem.loss.trained or {})
 
     @cached_property
     def prior(self) -> Prior:
@@ -140,6 +187,8 @@ class System:
         law = self.sample_law
         if not self.kernels.noise_columns:
             return (np.empty((0, 0)),) * len(law.configurations)
+        if self.trained:  # what the student does not see, a trained parameter may
+            return (np.eye(self.kernels.length * self.kernels.noise_columns),) * len(law.configurations)
         images = [law.images(order) for order, _, _ in self.symmetries]
         orders = ([t[c] for s, t in images if s[c] == c] for c in range(len(law.configurations)))
         return tuple(self.noisy_labels(c).seen(own) for c, own in enumerate(orders))
