@@ -376,6 +376,8 @@ def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict
     """Values of every variable at every place; what is missing has the shape it has at `pattern`."""
     columns: dict[str, list[NDArray[Any]]] = {}
     for variable in POINT_VARIABLES:
+        if not variable.belongs_to(pattern.problem):
+            continue
         shape = np.shape(_value(pattern, variable.name))
         fill = np.full(shape, variable.missing)
         rows = [fill if point is None else np.asarray(_value(point, variable.name)) for point in points]
@@ -426,12 +428,15 @@ def assemble(
 ) -> xr.Dataset:
     """A dataset of a kind on a problem, of its variables over the swept dimensions and those of each."""
     leading = tuple(coordinate_name(name) for name in swept)
-    known = [one for one in SCHEMAS[kind] if one.name in columns or not one.optional]
+    own = [one for one in SCHEMAS[kind] if one.belongs_to(problem)]
+    known = [one for one in own if one.name in columns or not one.optional]
     variables = labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in known})
     coordinates: dict[str, Any] = {name: ((), np.asarray(v), coordinate(name)) for name, v in scalars.items()}
     for field, values in swept.items():
         name = coordinate_name(field)
         coordinates[name] = ((name,), np.asarray(values), coordinate(name, field))
+    if any("parameter" in one.dims for one in known):
+        coordinates["parameter"] = (("parameter",), [*(problem.loss.trained or ())], coordinate("parameter"))
     attributes = global_attributes(kind, title, problem.integration.seed, ", ".join(rules))
     attributes |= {"problem": problem.to_toml(), "problem_hash": problem.hash}
     return xr.Dataset(variables, coordinates, attributes)

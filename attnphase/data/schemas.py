@@ -68,6 +68,7 @@ COORDINATES: dict[str, tuple[str, str]] = {
     "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
     "arclength": ("length of the curve from its start, in units of the start's overlaps and of half the range", "s"),
     "solution": ("rank of the solution by its training loss, from 1", "n"),
+    "parameter": ("name of a trained parameter of the loss", r"\mathrm{parameter}"),
     "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
     "run": ("number of the run", r"\mathrm{run}"),
     "stage": ("stage of training", r"\mathrm{stage}"),

@@ -55,4 +55,5 @@ def start_in(ds: xr.Dataset, problem: Problem, branch: str) -> Overlaps:
         q, V, m, theta = (one[name].to_numpy()[sites] for name in ("q", "V", "m", "theta"))
     except IndexError:
         raise ProblemError("start", "start has fewer tokens or clusters than the problem: start without it.") from None
-    return Overlaps(q, V, m[..., None], theta)
+    trained = {} if "trained" not in one else {"trained": one["trained"].to_numpy()}
+    return Overlaps(q, V, m[..., None], theta, **trained)

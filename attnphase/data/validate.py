@@ -57,7 +57,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     kind = _check_attributes(ds)
     problem = Problem() if kind == "histogram" else problem_of(ds)
     leading = _check_coordinates(ds, kind)
-    variables = SCHEMAS[kind]
+    variables = tuple(one for one in SCHEMAS[kind] if one.belongs_to(problem))
     if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
         variables = (*variables, *TRAJECTORY_VARIABLES)
     if kind == "thresholds" and any(one.name in ds.data_vars for one in TRANSITION_VARIABLES):
@@ -70,7 +70,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     columns = problem.columns
     clusters = 1 + max(cluster for _, cluster in problem.sites)
     sizes = {"token": problem.tokens.length, "row": columns, "col": columns, "teacher": problem.teacher_columns}
-    sizes["cluster"] = clusters
+    sizes |= {"cluster": clusters, "parameter": len(problem.loss.trained or ())}
     if kind == "histogram":  # it is no experiment on a problem
         sizes = {"stage": len(HISTOGRAM_STAGES), "entries": len(HISTOGRAM_ENTRIES)}
     swept_fields = {ds[name].attrs.get("field", "") for name in leading}
@@ -214,7 +214,9 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
             losses = {str(kind) for kind in np.atleast_1d(coordinate.to_numpy())}
     linear = {name for name, kind in LOSSES.items() if kind.has_grams}
     for variable in POINT_VARIABLES:
-        if variable.optional or (variable.name == "linear_test_error" and not losses <= linear):
+        if variable.optional or not variable.belongs_to(problem):
+            continue
+        if variable.name == "linear_test_error" and not losses <= linear:
             continue
         wrong = ds[variable.name].isnull() & computed
         if "cluster" in variable.dims_of(problem):

@@ -67,6 +67,7 @@ POINT_VARIABLES = (
     Variable("V_hat", _SQUARE, "conjugate of V", r"\hat{V}_\ell", True),
     Variable("m_hat", _COLUMN, "conjugate of m", r"\hat{m}_\ell", True),
     Variable("theta_hat", _CROSS, "conjugate of theta", r"\hat{\theta}_\ell", True),
+    Variable("trained", ("parameter",), "trained parameters of the loss", r"b", True),
     Variable("test_error", (), "test error per token and dimension", r"\epsilon_g", True),
     Variable("training_loss", (), "minimum of the regularised risk, divided by d", r"\epsilon_t", True),
     Variable("weight_norm", (), "squared norm of the student's weights, divided by d", r"\Vert W \Vert^2 / d", True),
@@ -270,7 +271,7 @@ def _shared(*names: str) -> tuple[Variable, ...]:
 
 
 EXPERIMENT_VARIABLES = (
-    *_shared("q", "V", "m", "theta"),
+    *_shared("q", "V", "m", "theta", "trained"),
     Variable("test_error", (), "exact test error per token and dimension", r"\epsilon_g", True),
     Variable("test_error_sampled", (), "test error on fresh samples", r"\epsilon_g^{\mathrm{fresh}}", True),
     Variable("training_loss", (), "regularised risk, divided by d", r"\epsilon_t"),

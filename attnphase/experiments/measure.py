@@ -84,12 +84,19 @@ def density(weights: Array) -> float:
     return float((weights != 0).mean())
 
 
-def exact_test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array]:
+def exact_test_errors(instance: Instance, weights: Tensor, trained: Array | None = None) -> tuple[Array, Array]:
     """Test error ``E |y - f|^2 / (d L)`` of every run, exact at finite d up to the quadrature over the local fields.
 
     Given a sample's fields its tokens are Gaussian with known mean and covariance, so that the mean of the loss over
     everything else is the loss at the mean Gram matrices.  For other losses than the attention's it is 2/L times the
     mean loss, as in the theory.
+
+    Parameters
+    ----------
+    instance : Instance
+    weights : (S, d, r) tensor
+    trained : (S, p) array, optional
+        Trained parameters of the loss, if it has some.
 
     Returns
     -------
@@ -98,8 +105,20 @@ def exact_test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array
     """
     array = weights.detach().cpu().double().numpy()
     runs = range(len(array))
-    replicates = np.stack(each(instance.threads, lambda s: _test_error(instance, s, array[s]), runs))
+
+    def error(s: int) -> Array:
+        return _test_error(_at(instance, s, trained), s, array[s])
+
+    replicates = np.stack(each(instance.threads, error, runs))
     return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(REPLICATES)
+
+
+def _at(instance: Instance, run: int, trained: Array | None) -> Instance:
+    """The instance with the loss of a run's student."""
+    if trained is None:
+        return instance
+    loss = instance.loss
+    return replace(instance, loss=loss.at(torch.as_tensor(trained[run], dtype=loss.dtype, device=loss.device)))
 
 
 def noise_losses(instance: Instance) -> Array:
@@ -234,8 +253,10 @@ def conditional_nodes(
     return h, k, gram(x, x), gram(x, student), gram(student, student), rest
 
 
-def sampled_test_errors(instance: Instance, weights: Tensor, count: int) -> tuple[Array, Array]:
-    """Test error of every run from fresh samples.
+def sampled_test_errors(
+    instance: Instance, weights: Tensor, count: int, trained: Array | None = None
+) -> tuple[Array, Array]:
+    """Test error of every run from so many fresh samples; with trained parameters (S, p) of the loss, if it has some.
 
     Returns
     -------
@@ -253,7 +274,7 @@ def sampled_test_errors(instance: Instance, weights: Tensor, count: int) -> tupl
             instance.loss,
             (Stream.TEST_CLUSTERS, Stream.TEST_TOKENS),
         )
-        return Risk(samples, instance.loss).sample_losses(weights[s : s + 1])[0].double().cpu().numpy()
+        return Risk(samples, _at(instance, s, trained).loss).sample_losses(weights[s : s + 1])[0].double().cpu().numpy()
 
     errors = 2 * np.stack(each(instance.threads, losses, range(len(instance.runs)))) / length
     return errors.mean(axis=1), errors.std(axis=1, ddof=1) / math.sqrt(count)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.experiments.data import Instance, Samples
 from attnphase.experiments.products import fields_of, pull_back
+from attnphase.experiments.trained import best_trained, of_samples
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.processes.threads import each
 from attnphase.rows.regularizer import RowRegularizer
+from attnphase.state_evolution.trained import TrainedPenalties
 
 __all__ = ["Risk"]
 
@@ -41,9 +45,11 @@ class Risk:
     loss: LocalLoss
     threads: int = 1
     regularizer: RowRegularizer = field(init=False)
+    penalties: TrainedPenalties = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "regularizer", self.loss.problem.rows)
+        object.__setattr__(self, "penalties", TrainedPenalties.of(self.loss.problem.loss.trained or {}))
 
     @classmethod
     def of(cls, instance: Instance) -> Risk:
@@ -70,11 +76,36 @@ class Risk:
         columns = weights.shape[2]
         return fields_of(self.samples.tokens, weights).reshape(-1, self.loss.problem.tokens.length, columns)
 
+    def trained(self, weights: Tensor) -> Array:
+        """The loss's trained parameters (S, p) that minimise the risk at given weights."""
+        return self._best(self.fields(weights), slice(None))
+
+    def _best(self, h: Tensor, part: slice) -> Array:
+        """Likewise of the runs of a part, whose samples' fields are (S n, L, r)."""
+        runs = len(self.samples.targets[part])
+        if not self.loss.trained:
+            return np.zeros((runs, 0))
+        targets, grams = self.samples.targets[part].flatten(0, 1), self.samples.grams[part].flatten(0, 1)
+        return best_trained(self.loss, self.penalties, h, targets, grams, runs, self.dimension)
+
+    def _loss_at(self, h: Tensor, part: slice) -> tuple[LocalLoss, Tensor | float]:
+        """The loss with these parameters, and what they add to the risk of every run."""
+        if not self.loss.trained:
+            return self.loss, 0.0
+        trained = self._best(h, part)
+        paid = self.dimension * self.penalties.values(trained)
+        return self.loss.at(of_samples(trained, h)), torch.as_tensor(paid, dtype=h.dtype, device=h.device)
+
     def sample_losses(self, weights: Tensor) -> Tensor:
         """Losses of all samples, (S, n)."""
+        return self._losses(weights)[0]
+
+    def _losses(self, weights: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Losses of all samples, (S, n), and what trained parameters add to the risk."""
         h = self.fields(weights)
-        values = self.loss.values(h, self.samples.targets.flatten(0, 1), self.samples.grams.flatten(0, 1))
-        return values.reshape(self.samples.offsets.shape) + self.samples.offsets
+        loss, paid = self._loss_at(h, slice(None))
+        values = loss.values(h, self.samples.targets.flatten(0, 1), self.samples.grams.flatten(0, 1))
+        return values.reshape(self.samples.offsets.shape) + self.samples.offsets, paid
 
     def smooth(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Value (S,) and gradient (S, d, r) of the loss and of the regulariser's quadratic part."""
@@ -91,8 +122,9 @@ class Risk:
         samples, ridge = self.samples, self.regularizer.ridge
         tokens, targets, grams = samples.tokens[part], samples.targets[part], samples.grams[part]
         h = fields_of(tokens, weights).reshape(-1, self.loss.problem.tokens.length, columns)
-        losses, slopes = self.loss.gradients(h, targets.flatten(0, 1), grams.flatten(0, 1))
-        value = losses.reshape(runs, -1).sum(dim=1) + samples.offsets[part].sum(dim=1)
+        loss, paid = self._loss_at(h, part)
+        losses, slopes = loss.gradients(h, targets.flatten(0, 1), grams.flatten(0, 1))
+        value = paid + losses.reshape(runs, -1).sum(dim=1) + samples.offsets[part].sum(dim=1)
         gradient = pull_back(tokens, slopes.reshape(runs, -1, columns)).add_(weights, alpha=ridge)
         return value + ridge / 2 * weights.square().sum(dim=(1, 2)), gradient
 
@@ -113,7 +145,8 @@ class Risk:
         Equation (D4) of the replica-symmetric page.
         """
         ridge = self.regularizer.ridge / 2 * weights.square().sum(dim=(1, 2))
-        return self.sample_losses(weights).sum(dim=1) + ridge + self.sharp(weights)
+        losses, paid = self._losses(weights)
+        return losses.sum(dim=1) + paid + ridge + self.sharp(weights)
 
     def proximal_step(self, weights: Tensor, step: Tensor) -> Tensor:
         """``argmin_w sharp(w) + |w - v|^2 / (2 step)``, with a step (S,) for each run."""

@@ -250,13 +250,14 @@ class _Experiment:
         value, gradient = risk.smooth(trained.weights)
         total = (value + risk.sharp(trained.weights)).double().cpu().numpy()
         norms = risk.stationarity(trained.weights, gradient).double().cpu().numpy()
-        exact, exact_error = exact_test_errors(instance, trained.weights)
+        parameters = risk.trained(trained.weights)
+        exact, exact_error = exact_test_errors(instance, trained.weights, parameters)
         if self.settings.kind.one_pass:  # its samples are gone: the risk is that of fresh ones
             total = d * population_risks(instance, trained.weights, exact, noise_losses(instance))
             norms = np.full(len(total), np.nan)
         fresh = fresh_error = np.full(len(instance.runs), np.nan)
         if self.test_samples:
-            fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples)
+            fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples, parameters)
         results = []
         for s, weights in enumerate(trained.weights.double().cpu().numpy()):
             overlaps = overlaps_of(instance, s, weights)
@@ -266,6 +267,7 @@ class _Experiment:
                     "V": np.full(overlaps.q.shape, np.nan) if trained.variances is None else trained.variances[s],
                     "m": overlaps.m,
                     "theta": overlaps.theta,
+                    "trained": parameters[s],
                     "test_error": exact[s],
                     "test_error_stderr": exact_error[s],
                     "test_error_sampled": fresh[s],
@@ -295,7 +297,8 @@ class _Experiment:
         ]
         sizes = tuple(len(values) for values in grid.swept.values())
         passed, record = self.settings.kind.posterior, list[int]()
-        variables = [one for one in POSTERIOR_VARIABLES if one.name in order[0]] if passed else [*EXPERIMENT_VARIABLES]
+        own = [one for one in EXPERIMENT_VARIABLES if one.belongs_to(problem)]
+        variables = [one for one in POSTERIOR_VARIABLES if one.name in order[0]] if passed else own
         if self.settings.trajectory:
             variables += () if passed else TRAJECTORY_VARIABLES
             longest = max(len(values["trajectory_overlap" if passed else "trajectory_q"]) for values in order)

@@ -25,7 +25,7 @@ DOUBTS = ("none", "merged with the uninformed point", "not decided", "replica sy
 """Why a point of the theory is doubtful, the values 0, 1, ... of the quantity "doubt"; later ones go before."""
 
 _SERIES = ("branch", "start", "mechanism")  # dimensions that name a curve, and not a place
-_ENTRIES = ("token", "cluster", "row", "col", "teacher", "eigenvalue")  # of theory and runs
+_ENTRIES = ("token", "cluster", "row", "col", "teacher", "eigenvalue", "parameter")  # of theory and runs
 _SIZES = ("m", "theta")
 _FIRST = {"points": ("training_loss", "test_error", "|m|", "|theta|", "q")}
 _FIRST |= {"experiments": _FIRST["points"], "histogram": ("accuracy", "epoch_test_loss", "attention", "token_share")}

@@ -13,7 +13,7 @@ from attnphase.problem.own_functions import printed_scores
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 
-__all__ = ["ModelKey", "model_numbers"]
+__all__ = ["ModelKey", "model_numbers", "trained_places"]
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,10 @@ def model_numbers(problem: Problem) -> Array:
     units, temperatures = Units.of(problem), (problem.student.temperature, problem.teacher.temperature)
     own = (problem.loss.parameters or {}).values()
     return np.array([problem.teacher.omega, *temperatures, np.sqrt(units.energy), *units.matched, *own], dtype=float)
+
+
+def trained_places(problem: Problem) -> list[int]:
+    """Where among these numbers the trained parameters of the loss stand."""
+    names, trained = [*(problem.loss.parameters or ())], [*(problem.loss.trained or ())]
+    first = len(model_numbers(problem)) - len(names)
+    return [first + names.index(name) for name in trained]

@@ -45,7 +45,7 @@ class ChannelPass:
         ``E[M]`` and ``E[loss(prox, k)]`` per replicate.
     minima : Minima
         Local minima of all nodes, for the next pass.
-    slopes, curvatures : (S, p) arrays
+    slopes, curvatures : (S, p) and (S, p, p) arrays
         ``E[dloss/db]`` and ``E[d2loss/db2]`` at the proximal point, of the trained parameters b.
     """
 
@@ -258,8 +258,11 @@ class Channel:
         )
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
         sampled = Conjugates(*hats)
-        of_trained = np.split(np.einsum("c,cvsp->sp", self.probabilities, slopes[:, index]) / len(index), 2, axis=-1)
-        return ChannelPass(self._invariant(sampled, floored), sampled, envelope, loss, minima, *of_trained)
+        slopes, curvatures = np.split(
+            np.tensordot(self.probabilities, slopes[:, index].mean(axis=1), axes=1), [self.system.trained], axis=1
+        )
+        curvatures = curvatures.reshape(*slopes.shape, self.system.trained)
+        return ChannelPass(self._invariant(sampled, floored), sampled, envelope, loss, minima, slopes, curvatures)
 
     def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:
         """Sampled conjugates as derivatives of what the gauge's stretches leave unchanged.
@@ -294,7 +297,7 @@ class Channel:
         previous: Minima | None,
         solved: Solution | None = None,
     ) -> tuple[Array, Array, Array, Minima]:
-        """Moments (C, chosen signs, S, L, r, 1 + 2 r + t), energies (..., 2), slopes (..., 2 p), and the minima."""
+        """Moments (C, chosen signs, S, L, r, 1 + 2 r + t), energies (..., 2), slopes (..., p + p^2), and the minima."""
         kernels = self.system.kernels
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
         count = len(self.configurations) * len(chosen) * self.rule.size
@@ -328,13 +331,14 @@ class Channel:
             kernels.moments_of(draws, self._of_tokens(law, part.configuration), k, solution, sums, energies)
             if not trained:
                 return sums, energies, np.zeros((self.rule.replicates, 0))
-            slopes = self.proximal.trained_slopes_of(part.configuration, solution.minima[:, 0], shifted)
-            return sums, energies, self._summed(part, draws, np.concatenate(slopes, axis=-1))
+            slopes, curvatures = self.proximal.trained_slopes_of(part.configuration, solution.minima[:, 0], shifted)
+            of_trained = np.concatenate([slopes, curvatures.reshape(len(slopes), -1)], axis=-1)
+            return sums, energies, self._summed(part, draws, of_trained)
 
         moments = np.zeros((*shape, kernels.length, kernels.columns, width))
         constants = np.array([self.rule.of(c).constant for c in range(len(self.configurations))])
         energies = np.tile(constants[:, None, None, None], (*shape[1:], 2))
-        slopes = np.zeros((*shape, 2 * trained))
+        slopes = np.zeros((*shape, trained + trained**2))
         # in the order of the parts, whichever ends first
         for part, found in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
             place = part.configuration, chosen.index(part.variant)

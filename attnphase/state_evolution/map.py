@@ -23,6 +23,7 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_w
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Element, Sector
 from attnphase.state_evolution.system import System
+from attnphase.state_evolution.trained import newton_step
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 
@@ -167,8 +168,10 @@ class StateEvolution:
         return packed.copy()
 
     def _next_trained(self, x: Array, alpha: float, at: ChannelPass) -> Array:
-        """What becomes of the trained parameters at ``x``, (1, S, p)."""
-        return self.system.penalties.next(alpha, self.unpack(x).trained, at.slopes, at.curvatures)
+        """What becomes of the trained parameters at ``x``, by each replicate's slopes, (1, S, p)."""
+        trained, penalties = self.unpack(x).trained, self.system.penalties
+        curvature = alpha * at.curvatures.mean(axis=0) + np.diag(penalties.curvatures(trained))
+        return (trained + newton_step(alpha * at.slopes + penalties.slopes(trained), curvature))[None]
 
     def _is_at(self, x: Array) -> bool:
         """Whether the last evaluation was made at ``x``, and inside the domain."""
@@ -297,7 +300,7 @@ class StateEvolution:
             m_hat=hats.m_hat,
             theta_hat=hats.theta_hat,
         )
-        paid = self.system.penalties.value(overlaps.trained)
+        paid = float(self.system.penalties.values(overlaps.trained))
         observables |= {name: observables[name] + paid for name in ("training_loss", "training_loss_direct")}
         trained = {"trained": images.trained} if self.sector.trained else {}
         return {
@@ -374,7 +377,8 @@ class StateEvolution:
             m_hat=hats.m_hat,
             theta_hat=hats.theta_hat,
         )
-        return float(sum(np.sum(term) for term in terms.values())) + self.system.penalties.value(overlaps.trained)
+        paid = self.system.penalties.values(overlaps.trained)
+        return float(sum(np.sum(term) for term in terms.values()) + paid)
 
 
 def _pseudo_values(values: Array) -> Array:

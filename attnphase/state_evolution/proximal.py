@@ -149,8 +149,9 @@ class ProximalProblem:
         return losses
 
     def trained_slopes_of(self, configuration: int, fields: Array, k: Array) -> tuple[Array, Array]:
-        """First and second derivatives of these losses in the trained parameters, (N, p) each."""
-        slopes, curvatures = np.empty((2, len(fields), self.system.trained))
+        """First and second derivatives of these losses in the trained parameters, (N, p) and (N, p, p)."""
+        count = self.system.trained
+        slopes, curvatures = np.empty((len(fields), count)), np.empty((len(fields), count, count))
         mixing, parameters = self.system.parameters
         variance, fields = self.system.token_variances[configuration], np.ascontiguousarray(fields)
         self.system.trained_slopes(fields, k, mixing, parameters, variance, slopes, curvatures)

@@ -248,7 +248,7 @@ def check_start(problem: Problem, overlaps: Overlaps, like: Overlaps) -> None:
     ProblemError
         Naming ``start``.
     """
-    for name in ("q", "V", "m", "theta"):
+    for name in ("q", "V", "m", "theta", "trained"):
         shape, needed = np.shape(getattr(overlaps, name)), getattr(like, name).shape
         if shape != needed:
             raise ProblemError("start", f"start.{name} has shape {shape}, but this problem needs {needed}.")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling, trained_slopes_for
-from attnphase.kernels.key import model_numbers
+from attnphase.kernels.key import model_numbers, trained_places
 from attnphase.problem.consistency import has_rule
 from attnphase.problem.integration import Integration
 from attnphase.problem.problem import Problem
@@ -105,10 +105,7 @@ class System:
     @cached_property
     def _places(self) -> NDArray[np.intp]:
         """Where these stand among all numbers of the loss."""
-        loss = self.problem.loss
-        names, trained = [*(loss.parameters or ())], [*(loss.trained or ())]
-        first = len(self.parameters[1]) - len(names)
-        return np.array([first + names.index(name) for name in trained], dtype=np.intp)
+        return np.array(trained_places(self.problem), dtype=np.intp)
 
     @cached_property
     def trained_slopes(self) -> Callable[..., None]:

@@ -21,7 +21,7 @@ with loaded_on_use(__name__):
 
     from derivations.models import formulas, model
 
-__all__ = ["TrainedPenalties"]
+__all__ = ["TrainedPenalties", "newton_step"]
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,31 @@ class TrainedPenalties:
             found.append(tuple(sympy.lambdify(b, one) for one in (formula, formula.diff(b), formula.diff(b, 2))))
         return cls(tuple(found))
 
-    def value(self, trained: Array) -> float:
-        """Their sum at given values (p,)."""
-        return float(sum(function(b) for (function, _, _), b in zip(self.functions, trained, strict=True)))
+    def values(self, trained: Array) -> Array:
+        """Their sum at given values (..., p): (...)."""
+        return self._all(0, trained).sum(axis=-1)
 
-    def next(self, alpha: float, trained: Array, slopes: Array, curvatures: Array) -> Array:
-        """Newton's step from values (p,), by each replicate's mean slopes and by all replicates' curvature: (1, S, p).
+    def slopes(self, trained: Array) -> Array:
+        """First derivatives, (..., p)."""
+        return self._all(1, trained)
 
-        A curvature that is negative counts by its size: Newton's step would lead to a maximum.
+    def curvatures(self, trained: Array) -> Array:
+        """Second derivatives, (..., p)."""
+        return self._all(2, trained)
 
-        Parameters
-        ----------
-        alpha : float
-            Sample complexity.
-        trained : (p,) array
-        slopes, curvatures : (S, p) arrays
-            ``E[dloss/db]`` and ``E[d2loss/db2]`` at fixed fields.
-        """
-        own = [(slope(b), bend(b)) for (_, slope, bend), b in zip(self.functions, trained, strict=True)]
-        slope, bend = np.reshape(own, (-1, 2)).astype(float).T
-        stiffness = np.abs(alpha * curvatures.mean(axis=0) + bend)
-        moved: Array = trained - (alpha * slopes + slope) / stiffness
-        return moved[None]
+    def _all(self, order: int, trained: Array) -> Array:
+        found = np.empty(trained.shape)
+        for j, functions in enumerate(self.functions):
+            found[..., j] = functions[order](trained[..., j])
+        return found
+
+
+def newton_step(slopes: Array, curvature: Array) -> Array:
+    """The way down from slopes (..., p) by a curvature (..., p, p).
+
+    Along a direction in which the curvature is negative it counts by its size: Newton's step would lead to a maximum.
+    """
+    values, vectors = np.linalg.eigh(curvature)
+    along = (slopes[..., None, :] @ vectors)[..., 0, :]
+    step: Array = -(vectors @ (along / np.abs(values))[..., None])[..., 0]
+    return step

@@ -77,16 +77,16 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
 
 
 def _trained_slopes(model: Model, loss: Any, read: Sequence[Assign]) -> Function:
-    """First and second derivatives of the loss in each trained parameter, (p,) each."""
+    """First and second derivatives of the loss in the trained parameters, (p,) and (p, p)."""
     trained = [parameter_names(model)[parameter_symbol(one)] for one in model.trained]
-    outputs = {f"d{j}": loss.diff(b) for j, b in enumerate(trained)}
-    outputs |= {f"c{j}": loss.diff(b, 2) for j, b in enumerate(trained)}
     count = range(len(trained))
+    outputs = {f"d{i}": loss.diff(trained[i]) for i in count}
+    outputs |= {f"c{i}_{j}": loss.diff(trained[i], trained[j]) for i in count for j in range(i, len(trained))}
     body = (
         *read,
         *straight_line(outputs),
-        *(Assign(element("slopes", j), name(f"d{j}")) for j in count),
-        *(Assign(element("curvatures", j), name(f"c{j}")) for j in count),
+        *(Assign(element("slopes", i), name(f"d{i}")) for i in count),
+        *(Assign(element("curvatures", i, j), name(f"c{min(i, j)}_{max(i, j)}")) for i in count for j in count),
     )
     arguments = ("h", "target", "variance", "parameters", "slopes", "curvatures")
     return Function("trained_slopes", arguments, (*body, Return(0.0)))

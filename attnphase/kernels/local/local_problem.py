@@ -52,7 +52,7 @@ def loss_derivatives(
 def trained_slopes(
     h: Array, target: Array, variance: Array, parameters: Array, slopes: Array, curvatures: Array
 ) -> float:
-    """First and second derivatives of the loss in each trained parameter, (p,); here there is none."""
+    """First and second derivatives of the loss in trained parameters, (p,) and (p, p); here are none."""
     return 0.0
 
 

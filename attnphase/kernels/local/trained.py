@@ -12,7 +12,7 @@ from .search import empty_target
 __all__ = ["trained_slopes_at"]
 
 
-@entry(array(3), array(3), array(2), array(1), array(1), array(2), array(2))
+@entry(array(3), array(3), array(2), array(1), array(1), array(2), array(3))
 def trained_slopes_at(
     fields: Array,
     teacher_fields: Array,
@@ -22,7 +22,7 @@ def trained_slopes_at(
     slopes: Array,
     curvatures: Array,
 ) -> None:
-    """First and second derivatives (N, p) of every sample's loss in the trained parameters, at fields (N, L, r)."""
+    """Derivatives (N, p) and (N, p, p) of every sample's loss in the trained parameters, at fields (N, L, r)."""
     target = empty_target()
     for sample in range(fields.shape[0]):
         teacher_target(teacher_fields[sample], mixing, parameters, target)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from attnphase.kernels.key import model_numbers
+from attnphase.kernels.key import model_numbers, trained_places
 from attnphase.kernels.reference import torch_module
 from attnphase.problem.problem import Problem
 
@@ -34,6 +35,7 @@ class LocalLoss:
     module: ModuleType = field(init=False)
     parameters: Tensor = field(init=False)
     mixing: Tensor = field(init=False)
+    trained: tuple[int, ...] = field(init=False)  # places of the parameters that are trained
     _clusters: Tensor = field(init=False)  # number of every site's
 
     def __post_init__(self) -> None:
@@ -41,8 +43,18 @@ class LocalLoss:
         options = {"device": self.device, "dtype": self.dtype}
         object.__setattr__(self, "module", torch_module(problem))
         object.__setattr__(self, "parameters", torch.tensor(model_numbers(problem), **options))
+        object.__setattr__(self, "trained", tuple(trained_places(problem)))
         object.__setattr__(self, "mixing", torch.tensor(problem.mixing_matrix, **options))
         object.__setattr__(self, "_clusters", torch.tensor([cluster for _, cluster in problem.sites], **options))
+
+    def at(self, trained: Tensor) -> LocalLoss:
+        """The loss with other values (p,) of its trained parameters, or (p, N) of every sample, which it now keeps."""
+        other, several = copy(self), trained.shape[1:]
+        parameters = self.parameters.reshape(-1, *(1,) * len(several)).expand(-1, *several).clone()
+        parameters[list(self.trained)] = trained
+        object.__setattr__(other, "parameters", parameters)
+        object.__setattr__(other, "trained", ())
+        return other
 
     @property
     def has_grams(self) -> bool:
@@ -101,6 +113,15 @@ class LocalLoss:
         scratch = fields.new_empty((size, len(h)))
         losses = self.module.loss_derivatives(fields, targets, weights, self.parameters, gradient, hessian, scratch)
         return losses, gradient.movedim(-1, 0), hessian.movedim(-1, 0)
+
+    def trained_slopes(self, h: Tensor, targets: Tensor, weights: Tensor, trained: Tensor) -> tuple[Tensor, ...]:
+        """Losses (N,) at values (p, N) of the trained parameters, and derivatives (p, N) and (p, p, N) in them."""
+        fields, targets, weights = self._trailing(h, targets, weights)
+        parameters, count = self.at(trained).parameters, len(self.trained)
+        slopes, curvatures = fields.new_empty((count, len(h))), fields.new_empty((count, count, len(h)))
+        losses = self.module.loss(fields, targets, weights, parameters).expand(len(h))
+        self.module.trained_slopes(fields, targets, weights, parameters, slopes, curvatures)
+        return losses, slopes, curvatures
 
     def _trailing(self, h: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The generated code wants the samples on the last axis."""
