@@ -1,7 +1,7 @@
 """Trained parameters of a loss at finite d: those that minimise the risk at given weights.
 
-With them the risk is a function of the weights alone, whose gradient is that at fixed parameters.  So every optimiser of
-weights trains both.
+With them the risk is a function of the weights alone, whose gradient is that at fixed parameters.  So every optimiser
+of weights trains both.
 """
 
 from __future__ import annotations
