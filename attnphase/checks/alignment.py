@@ -31,8 +31,12 @@ class Frame:
     problem: Problem
     elements: tuple[ProblemSymmetry, ...]
     rotates: bool
-    scalars = SCALARS
     overlaps = OVERLAPS
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """What the frame leaves as it is."""
+        return (*SCALARS, "trained") if self.problem.loss.trained else SCALARS
 
     @classmethod
     def of(cls, problem: Problem, callback: Callback = silent) -> Frame:

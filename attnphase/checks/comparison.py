@@ -288,7 +288,10 @@ def _quantities(
                 break
             if name == "density" and theory[index] == 1:
                 continue  # a ridge has no zeros
-            label = f"{name}[{','.join(str(i + 1) for i in index)}]" if index else name
+            entries = [str(i + 1) for i in index]
+            if name == "trained":
+                entries = [str(point["parameter"].to_numpy()[index])]
+            label = f"{name}[{','.join(entries)}]" if index else name
             exact = float(theory[index]), float(np.nan_to_num(error[index]))
             measured = tuple(Measured.of(d, v, *exact) for d, v in zip(dimensions, values, strict=True) if len(v))
             if measured:

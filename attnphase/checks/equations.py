@@ -19,6 +19,7 @@ from attnphase.processes.progress import Callback
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["equations"]
 
@@ -77,7 +78,7 @@ class _Generic:
             V=at.V[:, None],
             m=at.m[:, None],
             theta=at.theta[:, None],
-            **vars(conjugates),
+            **conjugates.by_name,
         )
         total = np.zeros(len(envelope))
         for term in terms.values():
@@ -121,6 +122,9 @@ def equations(case: Case, callback: Callback) -> Iterator[Check]:
     yield _in_conjugates(generic)
     callback("moments of the fields")
     yield _law(case, generic)
+    if case.problem.loss.trained:
+        callback("slopes of trained parameters")
+        yield _trained(case, generic)
     callback("energies at the proximal points")
     yield _envelopes(case, generic)
     callback("gradient of the free entropy in the overlaps")
@@ -316,6 +320,21 @@ def _gradients(generic: _Generic, held: _Held) -> Array:
     return changes.T
 
 
+def _trained(case: Case, generic: _Generic) -> Check:
+    """The slopes of the mean loss in trained parameters, at the held proximal points, by differences."""
+    held = _Held.of(case.channel_at(generic.at), case.point.alpha, generic.at)
+    start = initial_overlaps(case.problem, case.point.branch).trained
+    channel = held.channel.at(replace(generic.at, trained=start))
+    slopes = channel.evaluate(case.point.alpha, generic.at, Starts.COLD).slopes
+    held, worst = replace(held, fields=_Held.of(channel, case.point.alpha, generic.at).fields), 0.0
+    for place, step in enumerate(_STEP * np.eye(len(start))):
+        ends = (replace(held, channel=channel.at(replace(generic.at, trained=start + side * step))) for side in (1, -1))
+        upper, lower = (end.energy(generic.at) for end in ends)
+        worst = max(worst, float(np.abs((upper - lower) / (2 * _STEP) - slopes[:, place]).max()))
+    size = max(float(np.abs(slopes).max()), 1e-300)
+    return Check.below("slopes of trained parameters", worst / size, 1e-5, "by central differences, relative")
+
+
 def _weight_norm(generic: _Generic) -> Check:
     """Half the squared norm is the derivative of minus the free entropy in the ridge."""
     prior, hats = generic.prior, generic.conjugates
@@ -347,7 +366,7 @@ def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
         length=generic.prior.kernels.length,
         q=generic.at.q[:, None],
         V=generic.at.V[:, None],
-        **vars(generic.conjugates),
+        **generic.conjugates.by_name,
     )
 
 

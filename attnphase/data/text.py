@@ -290,14 +290,16 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
     doubtful : collection of str
         Branches of which that is not decided, which get another mark.
     """
-    names = [point.branch for point in points]
+    names, problem = [point.branch for point in points], points[0].problem
     columns = build.point_columns(points, {"branch": names})
     rows = []
     for variable in variables.POINT_VARIABLES:
-        if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES:
+        if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES or variable.name not in columns:
             continue
-        dims, sizes = variable.dims_of(points[0].problem), columns[variable.name].shape[1:]
+        dims, sizes = variable.dims_of(problem), columns[variable.name].shape[1:]
         for label, index in entries_of(variable.name, dims, sizes):
+            if "parameter" in dims:
+                label = f"{variable.name}[{[*(problem.loss.trained or ())][index[0]]}]"
             values = [column[index] for column in columns[variable.name]]
             if variable.meanings:
                 cells = [variable.meanings[int(value)] for value in values]

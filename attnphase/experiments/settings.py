@@ -118,12 +118,8 @@ class TrainingSettings:
                 f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use a"
                 " smooth loss, such as logistic.",
             )
-        if problem.loss.trained and (self.kind.one_pass or self.kind.message_passing):
-            raise ProblemError(
-                "optimizer",
-                f"optimizer {self.optimizer} cannot train the loss's own parameters, but loss.trained names"
-                f" {', '.join(problem.loss.trained)}: use lbfgs, gd, adam or fista, or leave loss.trained out.",
-            )
+        if self.kind.one_pass or self.kind.message_passing:
+            problem.loss.refuse_trained(f"optimizer {self.optimizer}")
         if self.kind.smooth_only and not problem.regularizer.form.quadratic:
             substitutes = {kind.substitute for kind in OPTIMIZERS.values()}
             able = [name for name, kind in OPTIMIZERS.items() if not (kind.smooth_only or kind.posterior)]

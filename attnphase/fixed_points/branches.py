@@ -138,5 +138,7 @@ def _through(points: Sequence[BranchPoint], alpha: float) -> Overlaps:
         float(np.prod([(alpha - other.alpha) / (point.alpha - other.alpha) for other in points if other is not point]))
         for point in points
     ]
-    entries = zip(*((o.q, o.V, o.m, o.theta) for o in (point.restart.overlaps for point in points)), strict=True)
+    entries = zip(
+        *((o.q, o.V, o.m, o.theta, o.trained) for o in (point.restart.overlaps for point in points)), strict=True
+    )
     return Overlaps(*(np.tensordot(weights, np.stack(each), axes=1) for each in entries))

@@ -246,6 +246,7 @@ def _image(overlaps: Overlaps, element: ProblemSymmetry) -> Overlaps:
         A @ overlaps.V[places] @ A.T,
         A @ overlaps.m[places],
         A @ overlaps.theta[places] @ B.T,
+        overlaps.trained,
     )
 
 
@@ -298,7 +299,7 @@ def _across_turns(whole: Family, at: Array, overlaps: Overlaps, generators: Arra
     columns, turns = overlaps.q.shape[-1], []
     for A in generators:
         q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
-        change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta)
+        change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta, 0 * overlaps.trained)
         moved = Overlaps.unpack(overlaps.pack() + change.pack(), len(overlaps.q), columns, overlaps.theta.shape[-1])
         turns.append((whole.place(moved, whole.split(at)[1]) - at)[:-1])
     vectors, sizes, _ = np.linalg.svd(np.array(turns).reshape(-1, len(at) - 1).T, full_matrices=True)

@@ -114,3 +114,17 @@ class Loss:
     def has_attention(self) -> bool:
         """Whether scores, temperatures and masks enter."""
         return self.form.has_attention
+
+    def refuse_trained(self, what: str) -> None:
+        """Refuse trained parameters, which something does not cover; `what` begins the sentence.
+
+        Raises
+        ------
+        ProblemError
+        """
+        if self.trained:
+            raise ProblemError(
+                "loss.trained",
+                f"{what} does not cover trained parameters, but loss.trained names {', '.join(self.trained)}: leave it"
+                " out, so that they keep their values in loss.parameters.",
+            )

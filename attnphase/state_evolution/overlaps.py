@@ -224,23 +224,21 @@ class Conjugates:
         q_hat, V_hat, m_hat, theta_hat = (values[name][:, None] for name in ("q_hat", "V_hat", "m_hat", "theta_hat"))
         return cls(q_hat, V_hat, m_hat[..., None], theta_hat)
 
+    @property
+    def by_name(self) -> dict[str, Array]:
+        """Under the names of the derived equations, which know no trained parameters."""
+        return {"q_hat": self.q_hat, "V_hat": self.V_hat, "m_hat": self.m_hat, "theta_hat": self.theta_hat}
+
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept; without `mean`, which takes longer than the sums of so few numbers."""
-        return Conjugates(
-            *(
-                np.add.reduce(x, axis=1, keepdims=True) / x.shape[1]
-                for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained)
-            )
-        )
+        parts = (*self.by_name.values(), self.trained)
+        return Conjugates(*(np.add.reduce(x, axis=1, keepdims=True) / x.shape[1] for x in parts))
 
     def whole_and_without(self) -> Conjugates:
         """The mean, and behind it the means over all replicates but one: 1 + S replicates."""
-        parts = (self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained)
-        return Conjugates(*(whole_and_without(x, 1) for x in parts))
+        return Conjugates(*(whole_and_without(x, 1) for x in (*self.by_name.values(), self.trained)))
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
-        parts = (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
-        return Conjugates(
-            *(x[:, s : s + 1] for x in parts), self.trained[:, s : s + 1] if self.trained.size else self.trained
-        )
+        trained = self.trained[:, s : s + 1] if self.trained.size else self.trained
+        return Conjugates(*(x[:, s : s + 1] for x in self.by_name.values()), trained)

@@ -38,6 +38,7 @@ def check_covered(problem: Problem) -> None:
             "loss.kind",
             f"loss.kind is {problem.loss.kind}, which knows the teacher by its sign only: 1RSB does not cover it.",
         )
+    problem.loss.refuse_trained("1RSB")
 
 
 def one_rsb_sizes(problem: Problem, outer: Any, inner: Any) -> tuple[int, int]:

@@ -129,3 +129,4 @@ class FlowSettings:
                 f"loss.kind {problem.loss.kind} has a kink, which SGD steps across: use a smooth loss, such"
                 " as logistic.",
             )
+        problem.loss.refuse_trained("the dynamics")
