@@ -64,6 +64,8 @@ _NOTES = {
     "loss.kind": "{}",
     "loss.width": 'with kind = "values": columns of the value matrices, {}',
     "loss.expression": 'with kind = "expression": a formula in the fields h0_0 (token 0, column 0), k0_0, ...',
+    "loss.parameters": 'with kind = "expression": numbers of the formula by name, such as beta',
+    "loss.trained": "those of them that are trained, with what each adds to the objective divided by d",
     "integration.rule": "{}; published: the paper's 144 nodes",
     "integration.standard_error": "relative, asked for on q",
     "integration.seed": "of the points",
@@ -225,6 +227,8 @@ def _example(problem: Problem, name: str) -> Any:
         "regularizer.prox": "module:function",
         "loss.width": 1,
         "loss.expression": LOSSES["expression"].example["loss.expression"],
+        "loss.parameters": {"beta": 2.0},
+        "loss.trained": {"beta": "0.01*beta**2"},
         "integration.nodes": 1024,
     }[name]
 
