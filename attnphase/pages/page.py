@@ -27,6 +27,7 @@ with loaded_on_use(__name__):
     from derivations.codegen import local_problem
     from derivations.codegen import sgd_flow as flow_code
     from derivations.models import attention, scores, symbolic
+    from derivations.models import model as model_symbols
     from derivations.printing import bayes_optimal as bayes_optimal_page
     from derivations.printing import latex as equation_printing
     from derivations.printing import models, setting
@@ -267,6 +268,9 @@ def _parameters(problem: Problem) -> dict[str, Any]:
             parameters[regularizer.form.symbols[key]] = value
     if problem.loss.has_attention:
         parameters["A"] = _plain(problem.mixing_matrix)
+    for name, value in (problem.loss.parameters or {}).items():
+        if name not in (problem.loss.trained or {}):
+            parameters[str(model_symbols.parameter_symbol(name))] = value
     return parameters
 
 
@@ -286,6 +290,8 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
     if problem.loss.expression is not None:
         fields = "fields and noise" if problem.teacher.noise else "fields"
         texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.expression))
+    for name, penalty in (problem.loss.trained or {}).items():
+        texts[f"r_{{{model_symbols.parameter_symbol(name)}}}"] = ("was given as", penalty)
     form = problem.regularizer.form
     if form.own:
         texts[r"\rho"] = (form.introduced, _without_comments(getattr(problem.regularizer, form.own)))

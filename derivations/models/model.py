@@ -160,8 +160,8 @@ def label_fields(model: Model) -> int:
 
 
 def parameter_symbol(name: str) -> Any:
-    """The symbol of one of a loss's own numbers."""
-    return Symbol(name, real=True)
+    """The symbol of one of a loss's own numbers, in LaTeX, so that it is none of the theory's."""
+    return Symbol(rf"\mathtt{{{name}}}".replace("_", r"\_"), real=True)
 
 
 def label_symbols(model: Model, fields: Fields) -> dict[Any, Any]:

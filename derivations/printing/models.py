@@ -12,7 +12,7 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.tokens import TokenMatrix
 from derivations.models.attention import AttentionModel
 from derivations.models.foreign import contained
-from derivations.models.model import Definition
+from derivations.models.model import Definition, parameter_symbol
 from derivations.models.scalar import ScalarModel
 from derivations.models.scores import RowScore
 from derivations.printing.document import Page, cited
@@ -356,8 +356,22 @@ class _ScalarText:
             )
         if model.cluster_columns:
             page.text(r"The label knows the clusters: $\mathsf{c}_\ell = c_\ell - 1$ is the number of the token's own.")
-        for definition in law.definitions(model):
+        definitions = law.definitions(model)
+        for definition in definitions:
             page.defined((definition,))
+        if model.trained:
+            page.text(
+                r"Some numbers of the loss are trained with the weights. Each adds a function $r$ of its own to the "
+                r"risk divided by $d$, which is stationary in it where (by the envelope theorem, with $h$ at the minimum "
+                r"of the sample's local problem)"
+            )
+        for name in model.trained:
+            b = parameter_symbol(name)
+            slope = rf"\frac{{\partial \ell}}{{\partial {b}}}"
+            page.formula(
+                (rf"\alpha\, \mathbb{{E}}\left[{slope}\right] + r_{{{b}}}'({b})", "= 0"),
+                (slope, f"= {EquationPrinter().show(definitions[-1].value.diff(b))}"),
+            )
 
 
 text_of.register(AttentionModel, _AttentionText)
