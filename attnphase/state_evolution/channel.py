@@ -258,10 +258,9 @@ class Channel:
         )
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
         sampled = Conjugates(*hats)
-        slopes, curvatures = np.split(
-            np.tensordot(self.probabilities, slopes[:, index].mean(axis=1), axes=1), [self.system.trained], axis=1
-        )
-        curvatures = curvatures.reshape(*slopes.shape, self.system.trained)
+        count = self.system.trained
+        of_trained: Array = np.einsum("c,csp->sp", self.probabilities, slopes[:, index].mean(axis=1))
+        slopes, curvatures = of_trained[:, :count], of_trained[:, count:].reshape(len(of_trained), count, count)
         return ChannelPass(self._invariant(sampled, floored), sampled, envelope, loss, minima, slopes, curvatures)
 
     def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:

@@ -241,4 +241,4 @@ class Conjugates:
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
         trained = self.trained[:, s : s + 1] if self.trained.size else self.trained
-        return Conjugates(*(x[:, s : s + 1] for x in self.by_name.values()), trained)
+        return Conjugates(*(x[:, s : s + 1] for x in self.by_name.values()), trained=trained)

@@ -126,7 +126,7 @@ class Prior:
         if self.has_image(conjugates):
             images = self._images(conjugates)
             parts = (images.q, images.V, images.m, images.theta)
-            return Overlaps(*(x.swapaxes(0, 1) for x in parts), images.trained)
+            return Overlaps(*(x.swapaxes(0, 1) for x in parts), trained=images.trained)
         count = conjugates.q_hat.shape[1]
         each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(count)]
         inside = [image for image in each if image is not None]

@@ -65,12 +65,12 @@ class Sector:
         units : Units, optional
             The problem's, in which coordinates are of order one.
         """
-        sizes = *start.theta.shape, len(start.trained)
-        kept = _unchanged(start, symmetries, _packed(units, *sizes))
+        (length, columns, rank), trained = start.theta.shape, len(start.trained)
+        kept = _unchanged(start, symmetries, _packed(units, length, columns, rank, trained))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
-        *shape, trained = sizes
-        return cls(_basis_of(key, *sizes), group, *shape, units, trained)
+        basis = _basis_of(key, length, columns, rank, trained)
+        return cls(basis, group, length, columns, rank, units, trained)
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
@@ -175,7 +175,8 @@ def _transformed(overlaps: Overlaps, elements: tuple[NDArray[np.int64], Array, A
 
 def scales_of(overlaps: Overlaps, units: Units, rho: Array) -> Array:
     """As `Overlaps.scales`, for a problem of other units than one."""
-    sizes, columns = _packed(units, *overlaps.theta.shape, len(overlaps.trained)), overlaps.theta.shape[1]
+    length, columns, teacher_rank = overlaps.theta.shape
+    sizes = _packed(units, length, columns, teacher_rank, len(overlaps.trained))
     return sizes * packed_scales(overlaps.pack() / sizes, columns, _in_units(rho, units))
 
 

@@ -23,6 +23,12 @@ with loaded_on_use(__name__):
 
 __all__ = ["TrainedPenalties", "newton_step"]
 
+_FUNCTIONS = {
+    "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+    "Softplus": lambda x: np.logaddexp(0.0, x),
+}
+"""Of formulas that NumPy does not have; those with kinks are refused in a penalty."""
+
 
 @dataclass(frozen=True)
 class TrainedPenalties:
@@ -43,7 +49,9 @@ class TrainedPenalties:
         for name, text in trained.items():
             b = model.parameter_symbol(name)
             formula = formulas.parse_formula(text, {name: b})
-            found.append(tuple(sympy.lambdify(b, one) for one in (formula, formula.diff(b), formula.diff(b, 2))))
+            orders = formula, formula.diff(b), formula.diff(b, 2)
+            value, slope, bend = (sympy.lambdify(b, one, [_FUNCTIONS, "numpy"]) for one in orders)
+            found.append((value, slope, bend))
         return cls(tuple(found))
 
     def values(self, trained: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from sympy import Add, Integer, Sum, Symbol, sympify
 
@@ -121,8 +121,8 @@ class AttentionModel:
     prox = None
     has_kink = False
     cluster_columns = 0
-    parameters: ClassVar[tuple[str, ...]] = ()
-    trained: ClassVar[tuple[str, ...]] = ()
+    parameters = ()
+    trained = ()
 
     @property
     def columns(self) -> int:

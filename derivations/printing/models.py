@@ -362,8 +362,8 @@ class _ScalarText:
         if model.trained:
             page.text(
                 r"Some numbers of the loss are trained with the weights. Each adds a function $r$ of its own to the "
-                r"risk divided by $d$, which is stationary in it where (by the envelope theorem, with $h$ at the minimum "
-                r"of the sample's local problem)"
+                r"risk divided by $d$, which is stationary in it where (by the envelope theorem, with $h$ at the "
+                r"minimum of the sample's local problem)"
             )
         for name in model.trained:
             b = parameter_symbol(name)

@@ -243,6 +243,7 @@ def test_every_model_has_the_same_functions():
         "TEACHER_RANK": 4,
         "NOISE": 0,
         "LABEL_FIELDS": 4,
+        "PARAMETERS": 0,
         "LIFT": (0, 2, 3),
         "KINKS": 0,
     }
