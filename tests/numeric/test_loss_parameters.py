@@ -140,15 +140,13 @@ def test_two_trained_parameters_with_a_common_curvature():
 
 
 def test_errors_of_a_trained_parameter_are_those_of_its_seeds():
-    """Its distances to the closed form under eight seeds are of the size that it states, from both sides."""
-    problem = of_loss("(h - k + b - 1.3)**2/2", parameters={"b": 0.2}, trained={"b": "0.4*b**2"})
+    """Without a penalty a shift is the labels' own.  Its distances to that under eight seeds are as large as stated."""
+    problem = of_loss("(h - k + b - 1.3)**2/2", parameters={"b": 0.2}, trained={"b": "0"})
     scores = []
     for seed in range(8):
         sampled = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 256, "integration.seed": seed})
         point = solve_point(sampled, 1.7, settings=SETTINGS)
-        exact = solve_point(problem.with_fields({"integration.rule": "gauss-hermite"}), 1.7, settings=SETTINGS)
-        distance = point.values["trained"].item() - exact.values["trained"].item()
-        scores.append(distance / point.errors["trained"].item())
+        scores.append((point.values["trained"].item() - 1.3) / point.errors["trained"].item())
     assert 0.4 < np.sqrt(np.mean(np.square(scores))) < 2.2
 
 
