@@ -283,9 +283,9 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
                 shown = _without_comments(score)
                 function = is_of_a_module(shown) or (shown.isidentifier() and shown != "z")
                 texts[name] = ("is the function" if function else _OF_A_LOGIT, shown)
-    if problem.loss.expression is not None:
+    if problem.loss.text is not None:
         fields = "fields and noise" if problem.teacher.noise else "fields"
-        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.expression))
+        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.text))
     form = problem.regularizer.form
     if form.own:
         texts[r"\rho"] = (form.introduced, _without_comments(getattr(problem.regularizer, form.own)))

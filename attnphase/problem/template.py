@@ -38,7 +38,7 @@ _NOTES = {
     "tokens.sigma": "of gaussian tokens: standard deviation, or a list with one for each token",
     "tokens.spectrum": "other covariances, instead of sigma; or a ready-made law, or a CSV file",
     "tokens.clusters": "a mixture's, instead of sigma; or a list for each token",
-    "tokens.law": "of the clusters: independent, markov, same or table",
+    "tokens.law": "of the clusters: independent, markov, same, single-location or table",
     "tokens.mean_positions": "a mixture's: products p_l . e_k of encodings and directions of the means",
     "tokens.mean_teacher": "a mixture's: products e_k . Q*_s / sqrt(d) of these directions and the teacher",
     "positions.kind": "{}; opposite: p_1 = -p_2, norm 1, for L = 2",
