@@ -128,12 +128,12 @@ def softmax(x: Any, *, causal: bool = False) -> Any:
     ProblemError
         It is no such array; or a matrix that is no square, and causal.
     """
-    logits = _symbolic("softmax", x)
+    logits = np.asarray(_symbolic("softmax", x), dtype=object)
     if logits.ndim not in (1, 2) or not logits.size:
         raise ProblemError("x", "functions.softmax takes an array with one or two axes.")
     if causal and (logits.ndim != 2 or logits.shape[0] != logits.shape[1]):
         raise ProblemError("x", f"functions.softmax is causal, but its array has the shape {logits.shape}.")
-    return formula_arrays.softmax(formulas.Symbolic(), None, logits, causal=causal)
+    return formula_arrays.softmax(formulas.Symbolic(), logits, causal)
 
 
 def _entries(name: str, *values: Any) -> Any:
@@ -149,8 +149,9 @@ def _symbolic(name: str, value: Any) -> Any:
     ProblemError
         It is no array of numbers and symbols.
     """
+    convert: Any = np.frompyfunc(lambda entry: sympy.sympify(entry, strict=True), 1, 1)
     try:
-        return np.frompyfunc(sympy.sympify, 1, 1)(np.asarray(value, dtype=object))[()]
+        return convert(np.asarray(value, dtype=object))
     except (TypeError, ValueError, AttributeError) as error:
         raise ProblemError(
             "x", f"functions.{name} takes numbers, symbols and arrays of these, not {value!r}."

@@ -75,9 +75,10 @@ def loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
     ProblemError
         Naming ``loss.expression``: the function cannot be used.
     """
-    if loss.expression is not None and loss.text is None:
+    function = loss.expression
+    if function is not None and not isinstance(function, str):
         try:
-            found = tracing.traced(loss.expression, scalar.Sizes(*sizes), loss.parameters or {})
+            found = tracing.traced(function, scalar.Sizes(*sizes), loss.parameters or {})
         except formulas.FormulaError as error:
             raise ProblemError("loss.expression", f"loss.expression cannot be used: {error}") from None
         loss = replace(loss, expression=found.text, parameters=found.parameters or None)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from derivations.models.formula_lines import FormulaError, unparsed
 
-__all__ = ["ARRAY_FUNCTIONS", "array", "elementwise", "entry", "matmul", "shares"]
+__all__ = ["ARRAY_FUNCTIONS", "array", "elementwise", "entry", "matmul", "softmax"]
 
 Array = NDArray[Any]
 
@@ -74,23 +74,27 @@ def matmul(algebra: Any, left: Any, right: Any, node: ast.AST) -> Any:
     return made if right.ndim == 2 else made[..., 0]
 
 
-def shares(algebra: Any, row: Sequence[Any]) -> list[Any]:
-    """The softmax of a row."""
+def softmax(algebra: Any, x: Array, causal: bool = False) -> Array:
+    """The softmax over the last axis; if causal, row a has its first a + 1 entries alone, the others being zero."""
+    if x.ndim == 1:
+        return array(_shares(algebra, x))
+    seen = [row[: a + 1] if causal else row for a, row in enumerate(x)]
+    return array([[*_shares(algebra, row), *[algebra.number(0)] * (x.shape[1] - len(row))] for row in seen])
+
+
+def _shares(algebra: Any, row: Sequence[Any]) -> list[Any]:
     return [
         algebra.share([algebra.difference(other, own) for b, other in enumerate(row) if b != a])
         for a, own in enumerate(row)
     ]
 
 
-def softmax(algebra: Any, node: ast.Call, x: Any, *, causal: bool = False) -> Array:
-    """``softmax(x)`` over the last axis; ``causal``: of entry (a, b) those up to b = a, the others being zero."""
+def _softmax(algebra: Any, node: ast.Call, x: Any, *, causal: bool = False) -> Array:
+    """``softmax(x)``."""
     _check_array(node, x)
     if causal and (x.ndim != 2 or x.shape[0] != x.shape[1]):
         raise FormulaError(f"{unparsed(node)!r} is causal, but takes {_shape(x)} and no square.")
-    if x.ndim == 1:
-        return array(shares(algebra, x))
-    seen = [row[: a + 1] if causal else row for a, row in enumerate(x)]
-    return array([[*shares(algebra, row), *[algebra.number(0)] * (x.shape[1] - len(row))] for row in seen])
+    return softmax(algebra, x, causal)
 
 
 def total(algebra: Any, node: ast.Call, x: Any, axis: int | None = None) -> Any:
@@ -138,7 +142,7 @@ def eye(algebra: Any, node: ast.Call, size: int) -> Array:
 
 
 ARRAY_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int, tuple[str, ...]]] = {
-    "softmax": (softmax, 1, 1, ("causal",)),
+    "softmax": (_softmax, 1, 1, ("causal",)),
     "sum": (total, 1, 2, ("axis",)),
     "mean": (mean, 1, 2, ("axis",)),
     "tril": (tril, 1, 1, ()),

@@ -336,7 +336,8 @@ class _Reader:
             whole = isinstance(size, ast.Constant) and type(size.value) is int and 1 <= size.value <= _LARGEST_EYE
             if not whole and not (isinstance(size, ast.Name) and size.id == "L" and self.length is not None):
                 raise FormulaError(f"{unparsed(node)!r} must be eye(L), or of a whole number from 1 to {_LARGEST_EYE}.")
-            return function(self.algebra, node, size.value if isinstance(size, ast.Constant) else int(self.length))
+            count: Any = size.value if isinstance(size, ast.Constant) else self.length
+            return function(self.algebra, node, int(count))
         # of two numbers the larger is a number, whatever array their names may stand for
         read = self.read if name in _TWO and len(node.args) == most else self._array_of
         arguments = [read(argument) for argument in node.args]
