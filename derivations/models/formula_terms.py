@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NoReturn
 
 from derivations.models.formula_lines import FormulaError
@@ -35,10 +35,13 @@ class Counting:
     ----------
     derivatives : bool
         Whether derivatives are counted.
+    fixed : set of Expr
+        Symbols in which nothing is differentiated.
     """
 
-    def __init__(self, *, derivatives: bool = True) -> None:
+    def __init__(self, *, derivatives: bool = True, fixed: Set[Any] = frozenset()) -> None:
         self._derivatives = derivatives
+        self._fixed = fixed
         self._operations = 0
 
     def number(self, value: float) -> Terms:
@@ -47,7 +50,7 @@ class Counting:
 
     def named(self, value: Any) -> Terms:
         """What a name stands for."""
-        return NUMBER if value.is_number else VARIABLE
+        return NUMBER if value.is_number or value in self._fixed else VARIABLE
 
     def checked(self, value: Terms, node: ast.AST) -> Terms:
         """Any value that was read."""
@@ -99,7 +102,14 @@ class Counting:
 
     def share(self, differences: Sequence[Terms]) -> Terms:
         """``1/(1 + exp(x_1) + ...)``, whose derivatives are products of the like."""
-        return self._composed(self.total(differences)) if differences else NUMBER
+        if not differences:
+            return NUMBER
+        inner, count = self.total(differences), len(differences)
+        if not inner.first:
+            return self._made(inner.value + 1, 0, 0)
+        # derivatives hold this one and those of the other logits, which stand in the formula already
+        first = 2 * count + inner.first
+        return self._made(inner.value + 1, first, 2 * first + inner.second)
 
     def _composed(self, inner: Terms) -> Terms:
         """Of a function of an expression."""

@@ -9,7 +9,7 @@ lines before its value.  Whatever would take long, or overflow, is refused befor
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from math import isfinite
 from typing import Any
 
@@ -82,7 +82,9 @@ def names_in(text: str) -> list[str]:
     return sorted(lines_of(text, defines=True).names() - FUNCTIONS.keys() - ARRAY_FUNCTIONS.keys())
 
 
-def parse_formula(text: str, names: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> Any:
+def parse_formula(
+    text: str, names: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, fixed: Set[Any] = frozenset()
+) -> Any:
     """Read a formula of the given names.
 
     Parameters
@@ -93,6 +95,8 @@ def parse_formula(text: str, names: Mapping[str, Any], arrays: Mapping[str, Any]
     arrays : mapping of str to array of Expr, optional
         What stands for an array, or may be indexed though its name is a number's, too.  If given, the formula may have
         definitions and call functions of arrays.
+    fixed : set of Expr, optional
+        Symbols in which nobody differentiates; a formula may have more terms of these.
 
     Raises
     ------
@@ -100,7 +104,7 @@ def parse_formula(text: str, names: Mapping[str, Any], arrays: Mapping[str, Any]
         It is no formula, uses an unknown name or function, or its value is no number.
     """
     lines = lines_of(text, defines=arrays is not None)
-    for algebra in (Counting(), Symbolic()):
+    for algebra in (Counting(fixed=fixed), Symbolic()):
         value = _Reader(algebra, names, arrays).value(lines)
     return _finished(value)
 

@@ -163,6 +163,11 @@ def field_names(h: Any, k: Any, noise: Any, clusters: Any = None) -> tuple[dict[
     return numbers | single | {"L": Integer(len(h))}, arrays
 
 
+def _fixed(arrays: Mapping[str, Any]) -> set[Any]:
+    """The entries of the arrays other than the student's fields: nobody differentiates a loss in them."""
+    return {entry for name, values in arrays.items() if name != "h" for entry in values.flat}
+
+
 def formula_loss(
     text: str,
     length: int,
@@ -197,7 +202,8 @@ def formula_loss(
                 raise FormulaError(
                     f'its parameter "{name}" has the name of a field or a function: choose another name.'
                 )
-        return parse_formula(text, names | {name: parameter_symbol(name) for name in parameters}, arrays)
+        own = {name: parameter_symbol(name) for name in parameters}
+        return parse_formula(text, names | own, arrays, _fixed(arrays))
 
     return ScalarModel(
         text,
@@ -311,7 +317,7 @@ def _parts(
         names, arrays = field_names(*symbols)
         h, k, _, c = symbols
         student, clusters, places = {*h.flat}, {*c}, {k[place]: place for place in np.ndindex(k.shape)}
-    loss = parse_formula(text, names | own, arrays).xreplace(known)
+    loss = parse_formula(text, names | own, arrays, _fixed(arrays)).xreplace(known)
     return loss, places, student, clusters | ({*own.values()} - known.keys())
 
 
