@@ -99,9 +99,9 @@ def _softmax(algebra: Any, node: ast.Call, x: Any, *, causal: bool = False) -> A
 
 def total(algebra: Any, node: ast.Call, x: Any, axis: int | None = None) -> Any:
     """``sum(x)``, of all entries or along an axis."""
-    _check_array(node, x)
     if axis is None:
-        return algebra.total([*x.flat])
+        return algebra.total([*x.flat]) if isinstance(x, np.ndarray) else x
+    _check_array(node, x)
     if not -x.ndim <= axis < x.ndim:
         raise FormulaError(f"{unparsed(node)!r} has the axis {axis}, but takes {_shape(x)}.")
     along = np.moveaxis(x, axis, -1)
@@ -110,8 +110,10 @@ def total(algebra: Any, node: ast.Call, x: Any, axis: int | None = None) -> Any:
 
 def mean(algebra: Any, node: ast.Call, x: Any, axis: int | None = None) -> Any:
     """``mean(x)``, of all entries or along an axis."""
+    if not isinstance(x, np.ndarray):
+        return total(algebra, node, x, axis)
     sums = total(algebra, node, x, axis)
-    count = algebra.number(x.size if axis is None else x.shape[axis])
+    count = algebra.number(_check_array(node, x).size if axis is None else x.shape[axis])
     return elementwise(lambda one: algebra.quotient(one, count, node), node, sums)
 
 
@@ -128,7 +130,7 @@ def extreme(name: str) -> Callable[..., Any]:
     def function(algebra: Any, node: ast.Call, x: Any, *others: Any) -> Any:
         if others:
             return elementwise(lambda a, b: algebra.call(name, a, b), node, x, *others)
-        found, *rest = _check_array(node, x).flat
+        found, *rest = _check_array(node, x).flat if isinstance(x, np.ndarray) else [x]
         for one in rest:
             found = algebra.call(name, found, one)
         return found
@@ -165,7 +167,7 @@ def entry(value: Any, index: Any, node: ast.Subscript) -> Any:
         raise FormulaError(f"{unparsed(node)!r} has an index, but {unparsed(node.value)!r} is one number.")
     try:
         return value[index]
-    except IndexError:
+    except (IndexError, ValueError):
         raise FormulaError(f"{unparsed(node)!r} does not exist: {unparsed(node.value)!r} is {_shape(value)}.") from None
 
 
