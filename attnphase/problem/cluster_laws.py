@@ -335,6 +335,6 @@ def _chain(steps: Sequence[Array]) -> tuple[NDArray[np.int64], Array]:
 
 
 CLUSTER_LAWS: dict[str, ClusterLaw] = {
-    law.name: law for law in (Independent(), Markov(), Same(), SingleLocation(), Table())
+    law.name: law for law in (Independent(), Markov(), SingleLocation(), Same(), Table())
 }
 """By name; to add one, write a subclass of `ClusterLaw` and put it here."""

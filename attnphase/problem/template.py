@@ -63,7 +63,7 @@ _NOTES = {
     "regularizer.prox": 'with kind = "prox": prox(v, step) of an even convex function, instead of a strength',
     "loss.kind": "{}",
     "loss.width": 'with kind = "values": columns of the value matrices, {}',
-    "loss.expression": 'with kind = "expression": a formula in the fields h0_0 (token 0, column 0), k0_0, ...',
+    "loss.expression": 'with kind = "expression": a formula in the fields h[0, 0] (token 0, column 0), k[0, 0], ...',
     "integration.rule": "{}; published: the paper's 144 nodes",
     "integration.standard_error": "relative, asked for on q",
     "integration.seed": "of the points",
