@@ -6,7 +6,7 @@ Arrays are NumPy's, of objects; the functions take an algebra, which knows how t
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def softmax(algebra: Any, x: Array, causal: bool = False) -> Array:
     return array([[*_shares(algebra, row), *[algebra.number(0)] * (x.shape[1] - len(row))] for row in seen])
 
 
-def _shares(algebra: Any, row: Sequence[Any]) -> list[Any]:
+def _shares(algebra: Any, row: Any) -> list[Any]:
     return [
         algebra.share([algebra.difference(other, own) for b, other in enumerate(row) if b != a])
         for a, own in enumerate(row)
