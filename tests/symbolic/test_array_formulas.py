@@ -401,9 +401,10 @@ def test_the_sizes_are_those_of_the_problem():
     one, two = (Problem.from_dict({"tokens": {"length": n}, "loss": loss}) for n in (1, 3))
     assert one.with_fields({"tokens.length": 3}) == two
     assert one.loss.form != two.loss.form
-    shared = two.loss
+    shared, before = two.loss, two.loss.form
     other = Problem.from_dict({"tokens": {"length": 2}, "loss": loss})
     assert Problem(tokens=other.tokens, loss=shared).loss.form == other.loss.form
+    assert shared.form == before
 
 
 @pytest.mark.parametrize(
