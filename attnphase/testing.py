@@ -105,6 +105,7 @@ def cluster_laws(counts: int | Sequence[int]) -> Strategy[dict[str, Any]]:
 def _cluster_laws(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
     equal = len(set(counts)) == 1
     kinds = ["independent", "table"] + (["markov", "same"] if equal and len(counts) > 1 and counts[0] > 1 else [])
+    kinds += ["single-location"] if {*counts} == {2} else []
     kind = draw(st.sampled_from(kinds))
     return {"kind": kind, **_LAWS[kind](draw, counts)}
 
@@ -126,7 +127,11 @@ def _table(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
     return {"table": np.array(draw(_weights(int(np.prod(counts))))).reshape(counts).tolist()}
 
 
-_LAWS = {"independent": _independent, "table": _table, "markov": _markov, "same": _same}
+def _single(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
+    return {"weights": draw(_weights(len(counts))), "probability": draw(_numbers(0, 1))}
+
+
+_LAWS = {"independent": _independent, "table": _table, "markov": _markov, "same": _same, "single-location": _single}
 
 
 def token_laws(length: int) -> Strategy[dict[str, Any]]:

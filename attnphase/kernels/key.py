@@ -60,7 +60,7 @@ class ModelKey:
             teacher.rank,
             problem.loss.kind,
             problem.loss.value_columns,
-            problem.loss.expression or "",
+            problem.loss.text or "",
             printed_scores(problem),
             finite,
             problem.target_noise > 0,

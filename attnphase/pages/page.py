@@ -5,9 +5,11 @@ SymPy is imported when equations are made, not with this module.
 
 from __future__ import annotations
 
+import ast
 import io
 import tokenize
 from dataclasses import dataclass, field
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
@@ -287,9 +289,9 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
                 shown = _without_comments(score)
                 function = is_of_a_module(shown) or (shown.isidentifier() and shown != "z")
                 texts[name] = ("is the function" if function else _OF_A_LOGIT, shown)
-    if problem.loss.expression is not None:
+    if problem.loss.text is not None:
         fields = "fields and noise" if problem.teacher.noise else "fields"
-        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.expression))
+        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.text))
     for name, penalty in (problem.loss.trained or {}).items():
         texts[f"r_{{{model_symbols.parameter_symbol(name)}}}"] = ("was given as", penalty)
     form = problem.regularizer.form
@@ -299,8 +301,13 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
 
 
 def _without_comments(formula: str) -> str:
-    """A formula on one line without its comments, whose text could be markup."""
-    tokens = tokenize.generate_tokens(io.StringIO(formula.strip()).readline)
+    """A formula on one line, its definitions apart by semicolons, without comments, whose text could be markup."""
+    text = dedent(formula).strip()
+    return "; ".join(_on_one_line(ast.get_source_segment(text, line) or "") for line in ast.parse(text).body)
+
+
+def _on_one_line(text: str) -> str:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return " ".join(tokenize.untokenize(token for token in tokens if token.type != tokenize.COMMENT).split())
 
 

@@ -33,7 +33,7 @@ class GivenLaw(Protocol):
 
     @property
     def weights(self) -> tuple[Any, ...] | None:
-        """Probabilities of the clusters, of all tokens or of each."""
+        """Probabilities of the clusters, of all tokens or of each; or of the tokens."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class GivenLaw(Protocol):
 
     @property
     def probability(self) -> float | None:
-        """That all tokens share one cluster."""
+        """That all tokens share one cluster, or that there is a special one."""
         ...
 
     @property
@@ -183,6 +183,47 @@ class Same(_OfEqualCounts):
         )
 
 
+class SingleLocation(ClusterLaw):
+    """``"single-location"``: one token is in the second cluster, or none; the others are in the first."""
+
+    name = "single-location"
+    keys = ("weights", "probability")
+
+    def _each(self, law: GivenLaw, length: int) -> Array:
+        """Probabilities of the locations, if there is one."""
+        if law.weights is None:
+            return np.full(length, 1 / length)
+        if len(law.weights) != length:
+            raise ProblemError(
+                "tokens.law",
+                f"tokens.law.weights has {len(law.weights)} numbers, but tokens.length is {length}: give the"
+                f' probability of each location for the law kind "{self.name}".',
+            )
+        return _summing_to_one("tokens.law.weights", law.weights)
+
+    def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
+        """See `ClusterLaw`."""
+        if any(count != 2 for count in counts):
+            raise ProblemError(
+                "tokens.law",
+                f'tokens.law of kind "{self.name}" needs two clusters for every token, the second for the one location,'
+                f" but they have {listed(counts)}: give two, or choose another kind.",
+            )
+        length, present = len(counts), 1.0 if law.probability is None else law.probability
+        clusters = np.concatenate([np.zeros((1, length), dtype=np.int64), np.eye(length, dtype=np.int64)])
+        probabilities = np.concatenate([[1 - present], present * self._each(law, length)])
+        return clusters[probabilities > 0], probabilities[probabilities > 0]
+
+    def statements(self, law: GivenLaw) -> Iterator[Statement]:
+        """See `ClusterLaw`."""
+        present = 1.0 if law.probability is None else law.probability
+        often = "One token" if present == 1 else f"With probability ${setting.number(present)}$ one token"
+        where = "all tokens being equally likely"
+        if law.weights is not None:
+            where = f"a token being this one with the probabilities ${setting.vector(law.weights)}$"
+        yield f"{often} is in the second cluster, {where}; all others are in the first."
+
+
 class Table(ClusterLaw):
     """``"table"``: the law itself."""
 
@@ -243,6 +284,11 @@ def _distribution(place: str, row: Sequence[Any], count: int) -> Array:
             "tokens.law",
             f"{name} has {len(row)} numbers, but there are {count} clusters: give one for each cluster.",
         )
+    return _summing_to_one(name, row)
+
+
+def _summing_to_one(name: str, row: Sequence[Any]) -> Array:
+    """Check that probabilities sum to 1."""
     total = sum(row)
     if abs(total - 1) > RELATIVE_TOLERANCE:
         raise ProblemError("tokens.law", f"{name} must sum to 1, but it sums to {total:.10g}.")
@@ -288,5 +334,7 @@ def _chain(steps: Sequence[Array]) -> tuple[NDArray[np.int64], Array]:
     return clusters, probabilities
 
 
-CLUSTER_LAWS: dict[str, ClusterLaw] = {law.name: law for law in (Independent(), Markov(), Same(), Table())}
+CLUSTER_LAWS: dict[str, ClusterLaw] = {
+    law.name: law for law in (Independent(), Markov(), SingleLocation(), Same(), Table())
+}
 """By name; to add one, write a subclass of `ClusterLaw` and put it here."""

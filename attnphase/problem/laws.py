@@ -76,14 +76,17 @@ class Law:
         first draws it with ``weights``, the others with the row of ``transition`` that belongs to
         the cluster before. ``"same"``: with ``probability`` all share one cluster, drawn with
         ``weights``; the rest is spread over the configurations that are not all equal, in
-        proportion to the product of ``weights``. ``"table"``: ``table`` is the law.
+        proportion to the product of ``weights``. ``"single-location"``: with ``probability`` one
+        token, drawn with ``weights``, is in its second cluster; all others are in their first.
+        ``"table"``: ``table`` is the law.
     weights
         Probabilities of the clusters, uniform if left out: one list for all tokens, or, for
-        ``"independent"``, a list of one list for each token.
+        ``"independent"``, a list of one list for each token. For ``"single-location"``:
+        probabilities of the tokens.
     transition
         For ``"markov"``, shape (C, C): from the row's cluster to the column's.
     probability
-        For ``"same"``: from 0 to 1.
+        For ``"same"`` and ``"single-location"``: from 0 to 1; of the latter 1 if left out.
     table
         For ``"table"``: lists nested to depth L; ``table[c_1]…[c_L]`` is the probability.
 

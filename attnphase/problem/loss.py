@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Self
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PlainValidator, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
 from attnphase.errors import ProblemError
 from attnphase.problem.kinds import alternatives, check_keys, one_of
-from attnphase.problem.losses import LOSSES, LossKind
+from attnphase.problem.losses import LOSSES, LossKind, Sizes
 from attnphase.problem.messages import toml_table
 from attnphase.problem.values import (
     CONFIG,
-    Name,
+    Formula,
     Rank,
     read_named,
 )
@@ -38,12 +39,12 @@ class Loss:
     width
         For ``"values"``: columns of the value matrices, from 1 to 8; 1 if left out.
     expression
-        For ``"expression"``: a formula in the fields ``h0_0`` (token 0, column 0) and ``k0_0``, or
-        plain ``h`` and ``k`` if there is one of each. Finite for all fields, and falling more slowly
+        For ``"expression"``: a formula of arrays as in NumPy: the student's fields ``h`` (L, r), the
+        teacher's ``k`` (L, t), the labels' ``noise`` (L, L) of variance ``teacher.noise``, and the
+        numbers ``c`` (L) of the tokens' clusters, from 0. ``h0_1`` is ``h[0, 1]``; of one entry, ``h``
+        is a number. Or a function ``loss(h, k, noise, c)`` of such arrays of SymPy symbols, which a
+        problem calls once and replaces by a formula. Finite for all fields, and falling more slowly
         than their square; ``sign`` takes no field of the student, since the loss would jump.
-        ``noise0_1``, or ``noise`` for one token, is the labels' noise in entry (0, 1), of variance
-        ``teacher.noise``. ``c0``, or ``c`` for one token, is the number of the cluster of token 0,
-        from 0.
     parameters
         For ``"expression"``: numbers of the formula by name, such as ``{"beta": 2.0}``. Each can be
         swept, as ``loss.parameters.beta``.
@@ -69,10 +70,9 @@ class Loss:
         Field(description="a whole number from 1 to 8"),
     ] = None
     expression: Annotated[
-        Name | None,
-        Field(description="a formula in the local fields h and k"),
+        Formula | Callable[..., Any] | None,
+        Field(description="a formula in the local fields h and k, or a function of them"),
     ] = None
-
     parameters: Annotated[
         Mapping[str, float] | None,
         PlainValidator(lambda value: read_named("loss.parameters", value, float)),
@@ -83,6 +83,8 @@ class Loss:
         PlainValidator(lambda value: read_named("loss.trained", value, str)),
         Field(description="a table of formulas by the names of parameters"),
     ] = None
+
+    _sizes: ClassVar[Sizes | None] = None  # those of the problem, which sets them
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -103,7 +105,18 @@ class Loss:
         """What its kind is: flags, and the symbolic model."""
         trained = self.trained or {}
         numbers = {name: None if name in trained else value for name, value in (self.parameters or {}).items()}
-        return LOSSES[self.kind].of(self.expression, numbers)
+        return LOSSES[self.kind].of(self.text, numbers, self._sizes)
+
+    @property
+    def text(self) -> str | None:
+        """The formula; None of a function that no problem has called yet."""
+        return self.expression if isinstance(self.expression, str) else None
+
+    def with_sizes(self, sizes: Sizes) -> Self:
+        """A copy that knows the sizes of a problem, of which formulas in arrays are."""
+        copy = replace(self)
+        object.__setattr__(copy, "_sizes", sizes)
+        return copy
 
     @property
     def value_columns(self) -> int:

@@ -17,7 +17,10 @@ with loaded_on_use(__name__):
 if TYPE_CHECKING:
     from derivations.models.scalar import LabelPlanes, Roughness
 
-__all__ = ["LOSSES", "Architecture", "LossKind"]
+__all__ = ["LOSSES", "Architecture", "LossKind", "Sizes"]
+
+Sizes = tuple[int, int, int]
+"""Number of tokens, and of columns of the student's and the teacher's weights."""
 
 
 class Architecture(Protocol):
@@ -160,8 +163,13 @@ class LossKind(ABC):
         """Normal and offsets of the planes of the teacher's fields where the label jumps; None where it jumps else."""
         return ({(0, 0): 1.0}, (0.0,)) if self.has_labels else ({}, ())
 
-    def of(self, expression: str | None, parameters: Mapping[str, float | None]) -> LossKind:
-        """The kind of a loss with this formula, if it takes one, and its numbers; None of those that are trained."""
+    def of(
+        self, expression: str | None, parameters: Mapping[str, float | None], sizes: Sizes | None = None
+    ) -> LossKind:
+        """The kind of a loss with this formula, if it takes one, and its numbers; None of those that are trained.
+
+        The sizes of its arrays are L and the columns of student and teacher; without them it can have none.
+        """
         return self
 
     @abstractmethod
@@ -240,21 +248,22 @@ class Formula(LossKind):
     example: ClassVar = {"tokens.length": 1, "loss.expression": "sqrt(1 + (h0_0 - k0_0)**2)"}
     text: str = ""
     numbers: tuple[tuple[str, float | None], ...] = ()
+    sizes: Sizes | None = None
 
     @property
     def has_kink(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return bool(self.text) and _roughness(self.text, self.numbers).kink
+        return bool(self.text) and _roughness(self.text, self.numbers, self.sizes).kink
 
     @property
     def label_jumps(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return bool(self.text) and _roughness(self.text, self.numbers).label_jumps
+        return bool(self.text) and _roughness(self.text, self.numbers, self.sizes).label_jumps
 
     @property
     def is_rough(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return super().is_rough or (bool(self.text) and _roughness(self.text, self.numbers).label_bends)
+        return super().is_rough or (bool(self.text) and _roughness(self.text, self.numbers, self.sizes).label_bends)
 
     @property
     def cluster_columns(self) -> int:
@@ -264,11 +273,11 @@ class Formula(LossKind):
     @property
     def label_planes(self) -> tuple[Mapping[tuple[int, int], float], Sequence[float]] | None:
         """See `LossKind`; imports SymPy."""
-        return _label_planes(self.text, self.numbers) if self.text else ({}, ())
+        return _label_planes(self.text, self.numbers, self.sizes) if self.text else ({}, ())
 
-    def of(self, expression: str | None, parameters: Mapping[str, float | None]) -> Formula:
+    def of(self, expression: str | None, parameters: Mapping[str, float | None], sizes: Sizes | None = None) -> Formula:
         """See `LossKind`."""
-        return Formula(expression or "", tuple(parameters.items()))
+        return Formula(expression or "", tuple(parameters.items()), sizes)
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
@@ -278,8 +287,8 @@ class Formula(LossKind):
 
 
 @lru_cache(maxsize=64)
-def _roughness(expression: str, numbers: tuple[tuple[str, float | None], ...]) -> Roughness:
-    return scalar.formula_roughness(expression, dict(numbers))
+def _roughness(expression: str, numbers: tuple[tuple[str, float | None], ...], sizes: Sizes | None) -> Roughness:
+    return scalar.formula_roughness(expression, dict(numbers), sizes and scalar.Sizes(*sizes))
 
 
 @lru_cache(maxsize=64)
@@ -288,8 +297,10 @@ def _takes_clusters(expression: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _label_planes(expression: str, numbers: tuple[tuple[str, float | None], ...]) -> LabelPlanes | None:
-    return scalar.formula_label_planes(expression, dict(numbers))
+def _label_planes(
+    expression: str, numbers: tuple[tuple[str, float | None], ...], sizes: Sizes | None
+) -> LabelPlanes | None:
+    return scalar.formula_label_planes(expression, dict(numbers), sizes and scalar.Sizes(*sizes))
 
 
 LOSSES: dict[str, LossKind] = {

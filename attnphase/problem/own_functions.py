@@ -6,6 +6,7 @@ Whether they can be used is found out when a problem is made.  It takes SymPy, w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +14,8 @@ from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.attention import SHIPPED_SCORES
+from attnphase.problem.loss import Loss
+from attnphase.problem.losses import Sizes
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.sections import Sections
 
@@ -20,8 +23,17 @@ with loaded_on_use(__name__):
     import sympy
 
     from derivations.models import bounds, formulas, functions, kinks, model, scalar, scores
+    from derivations.models import traced as tracing
 
-__all__ = ["check_loss", "check_own_functions", "check_regularizer", "check_score", "printed_scores", "register_score"]
+__all__ = [
+    "check_loss",
+    "check_own_functions",
+    "check_regularizer",
+    "check_score",
+    "loss_of_sizes",
+    "printed_scores",
+    "register_score",
+]
 
 _MOST_TRIED = 64  # configurations of clusters, each of which takes some hundredths of a second
 
@@ -45,14 +57,32 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         for section, score in (("teacher", problem.teacher.score), ("student", problem.student.score)):
             if score not in SHIPPED_SCORES and may_look_up(score):
                 check_score(score, length, f"{section}.score")
-    if loss.expression is not None:
+    if loss.text is not None:
         clusters = problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
         sizes = length, problem.columns, problem.teacher_columns
-        check_loss(loss.expression, *sizes, problem.teacher.noise, clusters, loss.parameters or {})
+        check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.parameters or {})
         for name, penalty in (loss.trained or {}).items():
-            _check_trained(name, penalty, loss.expression)
+            _check_trained(name, penalty, loss.text)
     if regularizer.expression is not None or (regularizer.prox is not None and may_look_up(regularizer.prox)):
         check_regularizer(regularizer, problem.columns)
+
+
+def loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
+    """The loss of a problem of these sizes; a function is called and becomes a formula.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``loss.expression``: the function cannot be used.
+    """
+    function = loss.expression
+    if function is not None and not isinstance(function, str):
+        try:
+            found = tracing.traced(function, scalar.Sizes(*sizes), loss.parameters or {})
+        except formulas.FormulaError as error:
+            raise ProblemError("loss.expression", f"loss.expression cannot be used: {error}") from None
+        loss = replace(loss, expression=found.text, parameters=found.parameters or None)
+    return loss.with_sizes(sizes)
 
 
 def check_regularizer(regularizer: Regularizer, columns: int) -> None:

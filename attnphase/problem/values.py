@@ -27,6 +27,7 @@ __all__ = [
     "Coordinate",
     "Entry",
     "Flag",
+    "Formula",
     "Level",
     "Name",
     "Named",
@@ -219,6 +220,7 @@ Level = Annotated[float, Strict(), Field(ge=1e-12, le=1e12, allow_inf_nan=False)
 Coordinate = Annotated[float, Strict(), Field(ge=-1e12, le=1e12, allow_inf_nan=False), PLAIN]
 Probability = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False), PLAIN]
 Name = Annotated[str, Strict(), Field(min_length=1, max_length=4000)]
+Formula = Annotated[str, Strict(), Field(min_length=1, max_length=20_000)]
 Score = Annotated[
     Name,
     Field(description='the name of a score, a formula in z, or "module:attribute"'),

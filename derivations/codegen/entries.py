@@ -54,7 +54,7 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
     size = len(flat)
     total = {"total": loss}
     slopes = {f"u{a}": loss.diff(x) for a, x in enumerate(flat)}
-    curvatures = {f"w{a}_{b}": loss.diff(flat[a], flat[b]) for a in range(size) for b in range(a, size)}
+    curvatures = {f"w{a}_{b}": slopes[f"u{a}"].diff(flat[b]) for a in range(size) for b in range(a, size)}
     gradient = [Assign(element("gradient", a // model.columns, a % model.columns), name(f"u{a}")) for a in range(size)]
     hessian = [
         Assign(element("hessian", a, b), name(f"w{min(a, b)}_{max(a, b)}")) for a in range(size) for b in range(size)

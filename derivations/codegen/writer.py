@@ -42,6 +42,9 @@ class _ScalarPrinter(PythonCodePrinter):
     def _print_exp(self, expr: Any) -> str:
         return f"exp({self._print(expr.args[0])})"
 
+    def _print_Softmax(self, expr: Any) -> str:
+        return self._print(expr.stable)
+
     def _print_Rational(self, expr: Any) -> str:
         wide = max(abs(expr.p), expr.q) > _WIDEST
         return repr(expr.p / expr.q) if wide else f"ratio({expr.p}, {expr.q})"

@@ -13,9 +13,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sympy import Abs, Expr, Heaviside, Max, Pow, Symbol, exp, lambdify, log, nan, oo, preorder_traversal, sign, zoo
+from sympy import (
+    Abs,
+    Add,
+    Expr,
+    Heaviside,
+    Max,
+    Pow,
+    Symbol,
+    exp,
+    lambdify,
+    log,
+    nan,
+    oo,
+    preorder_traversal,
+    sign,
+    zoo,
+)
 
-from derivations.models.functions import NUMPY_FUNCTIONS, Modulus, Relu, Sigmoid, Sign, Softplus, Step
+from derivations.models.functions import NUMPY_FUNCTIONS, Modulus, Relu, Sigmoid, Sign, Softmax, Softplus, Step
 
 __all__ = ["Fall", "fall_of", "singular_point"]
 
@@ -182,6 +198,8 @@ def _with_assumptions(expression: Any) -> Any:
             return 1 / (1 + exp(-x))
         case Softplus():
             return log(1 + exp(x))
+        case Softmax():
+            return 1 / Add(1, *map(exp, args))
         case Sign():
             return sign(x)
         case Step():

@@ -1,17 +1,19 @@
 """Formulas in problem files, read without evaluating any code.
 
 A formula may hold numbers, the names it is given, ``+ - * / **`` and calls of the functions below; within a row of
-logits, ``sum(...)`` adds its argument up over the row.  Whatever would take long, or overflow, is refused before SymPy
-sees it.
+logits, ``sum(...)`` adds its argument up over the row.  A formula that is given arrays may also index them, multiply
+them by ``@``, transpose them by ``.T``, call the functions of `derivations.models.formula_arrays`, and define names on
+lines before its value.  Whatever would take long, or overflow, is refused before SymPy sees it.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 from sympy import (
     Add,
     Expr,
@@ -36,7 +38,10 @@ from sympy import (
     zoo,
 )
 
-from derivations.models.functions import Modulus, Relu, Sigmoid, Sign, Softplus, with_known_functions
+from derivations.models.formula_arrays import ARRAY_FUNCTIONS, array, elementwise, entry, matmul
+from derivations.models.formula_lines import SMALLEST, FormulaError, Lines, lines_of, shortened, unparsed
+from derivations.models.formula_terms import Counting
+from derivations.models.functions import Modulus, Relu, Sigmoid, Sign, Softmax, Softplus, with_known_functions
 
 __all__ = ["FUNCTIONS", "FormulaError", "names_in", "parse_formula", "parse_row_formula", "shortened"]
 
@@ -57,54 +62,51 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": lambda a, b: b + Relu(a - b),
     "min": lambda a, b: b - Relu(b - a),
 }
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.Pow: lambda a, b: a**b,
-}
+_OPERATORS: dict[type, str] = {ast.Add: "sum", ast.Sub: "difference", ast.Mult: "product"}
 _TWO = ("max", "min")  # arguments; the others take one
-_LONGEST = 2000
-_DEEPEST = 200
 _LARGEST = 1e60  # number: generated code multiplies a few of them
-_SMALLEST = 1e-300
 _EXACT = 10**15  # largest numerator or denominator of a number that is kept as a fraction
 _MOST_IN_A_NUMBER = 8  # functions and powers: nested ones take 0.3 s, 10 take 7 s, and each further one longer still
-_MOST_TERMS = 10_000  # of a second derivative, about; SymPy takes a second for as many
 _FEW = 3
-
-
-class FormulaError(ValueError):
-    """A formula that cannot be read; the sentence says what is wrong with it."""
-
-
-def shortened(text: str) -> str:
-    """A formula as a message shows it: on one line, and not all of a long one."""
-    line = " ".join(str(text).split())
-    return line if len(line) <= 60 else f"{line[:57]}..."
+_LARGEST_EYE = 16
 
 
 def names_in(text: str) -> list[str]:
-    """Names of a formula other than those of functions, in alphabetical order.
+    """Names of a formula other than those of functions and of its own definitions, in alphabetical order.
 
     Raises
     ------
     FormulaError
         It is no formula.
     """
-    return sorted({node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)} - FUNCTIONS.keys())
+    return sorted(lines_of(text, defines=True).names() - FUNCTIONS.keys() - ARRAY_FUNCTIONS.keys())
 
 
-def parse_formula(text: str, names: Mapping[str, Expr]) -> Any:
+def parse_formula(
+    text: str, names: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, fixed: Set[Any] = frozenset()
+) -> Any:
     """Read a formula of the given names.
+
+    Parameters
+    ----------
+    text : str
+    names : mapping of str to Expr
+        What stands for a number.
+    arrays : mapping of str to array of Expr, optional
+        What stands for an array, or may be indexed though its name is a number's, too.  If given, the formula may have
+        definitions and call functions of arrays.
+    fixed : set of Expr, optional
+        Symbols in which nobody differentiates; a formula may have more terms of these.
 
     Raises
     ------
     FormulaError
-        It is no formula, or uses an unknown name or function.
+        It is no formula, uses an unknown name or function, or its value is no number.
     """
-    return _finished(_read(_tree(text), dict(names), None))
+    lines = lines_of(text, defines=arrays is not None)
+    for algebra in (Counting(fixed=fixed), Symbolic()):
+        value = _Reader(algebra, names, arrays).value(lines)
+    return _finished(value)
 
 
 def parse_row_formula(text: str, logits: Sequence[Expr]) -> tuple[Any, ...]:
@@ -115,9 +117,11 @@ def parse_row_formula(text: str, logits: Sequence[Expr]) -> tuple[Any, ...]:
     FormulaError
         As `parse_formula`.
     """
-    tree = _tree(text, len(logits))
-    names = {"L": Integer(len(logits))}
-    return tuple(_finished(_read(tree, {**names, "z": z}, logits)) for z in logits)
+    lines, length = lines_of(text, defines=False), {"L": Integer(len(logits))}
+    # derivatives are checked for a few logits only; the whole row is written out once
+    for algebra, row in ((Counting(), logits[:_FEW]), (Counting(derivatives=False), logits)):
+        _Reader(algebra, {**length, "z": row[0]}, row=row).value(lines)
+    return tuple(_finished(_Reader(Symbolic(), {**length, "z": z}, row=logits).value(lines)) for z in logits)
 
 
 def _finished(expression: Any) -> Any:
@@ -131,102 +135,262 @@ def _finished(expression: Any) -> Any:
     return known
 
 
-def _tree(text: str, length: int = 1) -> ast.expr:
-    if not isinstance(text, str) or not text.strip():
-        raise FormulaError("it is empty.")
-    if len(text) > _LONGEST:
-        raise FormulaError(f"it is longer than {_LONGEST} characters.")
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise FormulaError(f"{shortened(text)!r} is not a formula.") from None
-    level, depth = [tree], 0
-    while level:
-        level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1
-        if depth > _DEEPEST:
-            raise FormulaError(f"it is nested more than {_DEEPEST} levels deep; put brackets in long sums.")
-    for node in ast.walk(tree):
-        # the parser reads a decimal below the smallest double as zero
-        if isinstance(node, ast.Constant) and isinstance(node.value, float) and node.value == 0:
-            digits = (ast.get_source_segment(text.strip(), node) or "").lower().partition("e")[0]
-            _check_size(_SMALLEST / 2 if digits.strip("0._") else 0.0)
-    # derivatives are checked for a few logits only; the whole row is written out once
-    if max(_terms(tree, min(length, _FEW))) > _MOST_TERMS or _terms(tree, length).value > _MOST_TERMS:
-        raise FormulaError(
-            f"it is too intricate: it, or its second derivative, would have more than {_MOST_TERMS} terms; nest less."
-        )
-    return tree
+class Symbolic:
+    """What a reader of formulas does to expressions."""
 
+    def number(self, value: float) -> Any:
+        """Decimals of few digits as fractions, so that derivatives stay exact."""
+        if isinstance(value, int):
+            return Integer(value)
+        if not isfinite(value):
+            _check_size(value)
+        exact: Any = Rational(str(value))
+        return exact if exact.q < 10**12 else Float(value)
 
-class _Terms(NamedTuple):
-    """Number of nodes of an expression and of its first two derivatives, written out; 0 of one that vanishes."""
+    def named(self, value: Any) -> Any:
+        """What a name stands for."""
+        return value
 
-    value: int
-    first: int
-    second: int
-
-
-def _terms(node: ast.expr, length: int) -> _Terms:
-    """An estimate that costs nothing; what cannot stand in a formula counts as a number, a row has `length` logits."""
-    if isinstance(node, ast.Name):
-        return _Terms(1, 1, 0)
-    if isinstance(node, ast.UnaryOp):
-        return _terms(node.operand, length)
-    if isinstance(node, ast.BinOp):
-        left, right = _terms(node.left, length), _terms(node.right, length)
-        if isinstance(node.op, (ast.Add, ast.Sub)):
-            return _Terms(left.value + right.value + 1, left.first + right.first, left.second + right.second)
-        if isinstance(node.op, ast.Pow):
-            return _composed(left)
-        return _product(left, _composed(right) if isinstance(node.op, ast.Div) else right)
-    if isinstance(node, ast.Call) and node.args:
-        inner = [_terms(argument, length) for argument in node.args]
-        if isinstance(node.func, ast.Name) and node.func.id in _TWO:  # one argument stands in the function twice
-            last = inner[-1]
-            outer = _composed(_Terms(*(sum(parts) + 1 for parts in zip(*inner, strict=True))))
-            return _Terms(*(a + b + 1 for a, b in zip(last, outer, strict=True)))
-        if isinstance(node.func, ast.Name) and node.func.id == "sum":
-            return _Terms(*(length * part for part in inner[0]))
-        return _composed(inner[0])
-    return _Terms(1, 0, 0)
-
-
-def _composed(inner: _Terms) -> _Terms:
-    """Of a function of an expression."""
-    value, first, second = inner
-    if not first:
-        return _Terms(value + 1, 0, 0)
-    return _Terms(value + 1, value + 1 + first, 2 * (value + 1 + first) + second)
-
-
-def _product(left: _Terms, right: _Terms) -> _Terms:
-    first = second = 0
-    for one, other in ((left, right), (right, left)):
-        first += one.first + other.value if one.first else 0
-        second += one.second + other.value if one.second else 0
-    if left.first and right.first:
-        second += left.first + right.first
-    return _Terms(left.value + right.value + 1, first, second)
-
-
-def _read(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -> Any:
-    value: Any = _value(node, names, row)
-    if value.is_number:
+    def checked(self, value: Any, node: ast.AST) -> Any:
+        """Any value that was read, if it is no number that is hard to evaluate, or too large."""
+        if not value.is_number:
+            return value
         if sum(isinstance(part, (Function, Pow)) for part in preorder_traversal(value)) > _MOST_IN_A_NUMBER:
             raise FormulaError(
-                f"it holds a number of more than {_MOST_IN_A_NUMBER} functions and powers, {_unparsed(node)!r};"
+                f"it holds a number of more than {_MOST_IN_A_NUMBER} functions and powers, {unparsed(node)!r};"
                 " write its value."
             )
         if value.has(nan, zoo, oo, -oo, I) or value.is_real is False:
-            raise FormulaError(f"{_unparsed(node)!r} is not a finite real number.")
+            raise FormulaError(f"{unparsed(node)!r} is not a finite real number.")
         try:
             size = _size(value)
         except (TypeError, ValueError):
-            raise FormulaError(f"{_unparsed(node)!r} is not a finite real number.") from None
+            raise FormulaError(f"{unparsed(node)!r} is not a finite real number.") from None
         _check_size(size)
-        if isinstance(value, Rational) and max(abs(value.p), value.q) >= _EXACT:
-            return Float(value)
-    return value
+        return Float(value) if isinstance(value, Rational) and max(abs(value.p), value.q) >= _EXACT else value
+
+    def negative(self, value: Any) -> Any:
+        """``-value``."""
+        return -value
+
+    def total(self, parts: Sequence[Any]) -> Any:
+        """A sum."""
+        return Add(*parts)
+
+    def sum(self, left: Any, right: Any) -> Any:
+        """``left + right``."""
+        return left + right
+
+    def difference(self, left: Any, right: Any) -> Any:
+        """``left - right``."""
+        return left - right
+
+    def product(self, left: Any, right: Any) -> Any:
+        """``left * right``."""
+        return left * right
+
+    def quotient(self, left: Any, right: Any, node: ast.AST) -> Any:
+        """``left / right``."""
+        if right == 0:
+            raise FormulaError(f"{unparsed(node)!r} is not a finite real number: it divides by zero.")
+        return left / right
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        """``base ** exponent``."""
+        if not (exponent.is_number and abs(exponent) <= 64):
+            raise FormulaError("its powers must be numbers of at most 64.")
+        return base**exponent
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A function."""
+        return FUNCTIONS[name](*arguments)
+
+    def share(self, differences: Sequence[Any]) -> Any:
+        """``1/(1 + exp(x_1) + ...)``."""
+        return Softmax(*differences) if differences else Integer(1)
+
+
+class _Reader:
+    """The value of a formula's tree in an algebra: that of expressions, or that of their numbers of terms."""
+
+    def __init__(
+        self,
+        algebra: Symbolic | Counting,
+        names: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None = None,
+        row: Sequence[Any] | None = None,
+    ) -> None:
+        self.algebra: Any = algebra
+        self.row = row
+        self.arrays = None if arrays is None else {name: self._named(value) for name, value in arrays.items()}
+        self.known = {**(self.arrays or {}), **{name: self._named(value) for name, value in names.items()}}
+        self.length = None if arrays is None else names.get("L")
+
+    def _named(self, value: Any) -> Any:
+        named = self.algebra.named
+        return np.frompyfunc(named, 1, 1)(value) if isinstance(value, np.ndarray) else named(value)
+
+    def value(self, lines: Lines) -> Any:
+        """The value of a whole formula, which is a number."""
+        given = {*self.known}
+        for name, node in lines.definitions:
+            if name in given or name in FUNCTIONS or name in ARRAY_FUNCTIONS:
+                raise FormulaError(
+                    f'it defines "{shortened(name)}", which is the name of a field, a number or a function:'
+                    " choose another name."
+                )
+            self.known[name] = self.read(node)
+        value = self.read(lines.value)
+        if isinstance(value, np.ndarray):
+            raise FormulaError(
+                f"its value {unparsed(lines.value)!r} is an array of shape {value.shape}, but must be one number:"
+                " add it up by sum(...)."
+            )
+        return value
+
+    def read(self, node: ast.expr) -> Any:
+        """The value of a part, checked."""
+        return elementwise(lambda value: self.algebra.checked(value, node), node, self._value(node))
+
+    def _value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value) if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return self.algebra.number(value)
+            case ast.Name(id=name):
+                if name not in self.known:
+                    known = ", ".join(self.known)
+                    raise FormulaError(f'it uses the unknown name "{shortened(name)}": the names are {known}.')
+                return self.known[name]
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+                value = self.read(operand)
+                return elementwise(self.algebra.negative, node, value) if isinstance(node.op, ast.USub) else value
+            case ast.BinOp():
+                return self._operation(node)
+            case ast.Call(func=ast.Name(id=name)) if self.arrays is not None and name in ARRAY_FUNCTIONS:
+                return self._array_function(node, name)
+            case ast.Call(func=ast.Name(id=name), keywords=[]):
+                return self._function(node, name)
+            case ast.Subscript(value=inner) if self.arrays is not None:
+                return entry(self._array_of(inner), _index(node.slice, node), node)
+            case ast.Attribute(value=inner, attr="T") if self.arrays is not None:
+                return np.transpose(self._array_of(inner))
+            case ast.List(elts=items) if self.arrays is not None and items:
+                return _stacked([self.read(item) for item in items], node)
+            case _:
+                raise self._misfit(node)
+
+    def _misfit(self, node: ast.expr) -> FormulaError:
+        known = ", ".join(self.known)
+        also = "" if self.arrays is None else ", indices such as h[0, 1] or h[:, 0], .T, @, lists"
+        return FormulaError(
+            f"{unparsed(node)!r} cannot stand in a formula, which may hold numbers, the names {known}, + - * / **{also}"
+            " and functions such as exp(...)."
+        )
+
+    def _operation(self, node: ast.BinOp) -> Any:
+        kind = type(node.op)
+        if kind is ast.MatMult and self.arrays is not None:
+            return matmul(self.algebra, self._array_of(node.left), self._array_of(node.right), node)
+        if kind not in (*_OPERATORS, ast.Div, ast.Pow):
+            raise self._misfit(node)
+        left, right = self.read(node.left), self.read(node.right)
+        if kind is ast.Pow:
+            return elementwise(self.algebra.power, node, left, right)
+        if kind is ast.Div:
+            return elementwise(lambda a, b: self.algebra.quotient(a, b, node), node, left, right)
+        return elementwise(getattr(self.algebra, _OPERATORS[kind]), node, left, right)
+
+    def _function(self, node: ast.Call, name: str) -> Any:
+        own = [] if self.arrays is None else [name for name in ARRAY_FUNCTIONS if name not in FUNCTIONS]
+        own = ["sum"] if self.row is not None else own
+        if name not in FUNCTIONS and name not in own:
+            known = ", ".join([*FUNCTIONS, *own])
+            raise FormulaError(f'it calls the unknown function "{shortened(name)}": the functions are {known}.')
+        takes = 2 if name in _TWO else 1
+        if len(node.args) != takes:
+            what = "one, which it adds up over the row" if name == "sum" else ("one", "two")[takes - 1]
+            raise FormulaError(f'it gives "{name}" {len(node.args)} arguments, but {name} takes {what}.')
+        if name == "sum":
+            return self._over_the_row(node.args[0])
+        return elementwise(lambda *x: self.algebra.call(name, *x), node, *(self.read(a) for a in node.args))
+
+    def _over_the_row(self, node: ast.expr) -> Any:
+        assert self.row is not None, "called of a row alone"
+        if isinstance(self.algebra, Counting):
+            return self.algebra.repeated(self.read(node), len(self.row))
+        outer, terms = self.known, list[Any]()
+        for z in self.row:
+            self.known = {**outer, "z": z}
+            terms.append(self.read(node))
+        self.known = outer
+        return self.algebra.total(terms)
+
+    def _array_function(self, node: ast.Call, name: str) -> Any:
+        function, least, most, keywords = ARRAY_FUNCTIONS[name]
+        if not least <= len(node.args) <= most:
+            takes = "one" if most == 1 else "one or two"
+            raise FormulaError(f'it gives "{name}" {len(node.args)} arguments, but {name} takes {takes}.')
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg not in keywords:
+                raise FormulaError(f"{unparsed(node)!r} has the keyword {keyword.arg}, which {name} does not take.")
+            named[keyword.arg] = self._option(keyword.value, node, bool if keyword.arg == "causal" else int)
+        if name == "eye":
+            size = node.args[0]
+            whole = isinstance(size, ast.Constant) and type(size.value) is int and 1 <= size.value <= _LARGEST_EYE
+            if not whole and not (isinstance(size, ast.Name) and size.id == "L" and self.length is not None):
+                raise FormulaError(f"{unparsed(node)!r} must be eye(L), or of a whole number from 1 to {_LARGEST_EYE}.")
+            count: Any = size.value if isinstance(size, ast.Constant) else self.length
+            return function(self.algebra, node, int(count))
+        # of two numbers the larger is a number, whatever array their names may stand for
+        read = self.read if name in _TWO and len(node.args) == most else self._array_of
+        arguments = [read(argument) for argument in node.args]
+        if keywords == ("axis",) and len(arguments) == 2:
+            named["axis"], arguments = self._option(node.args[1], node, int), arguments[:1]
+        return function(self.algebra, node, *arguments, **named)
+
+    def _option(self, value: ast.expr, node: ast.Call, kind: type) -> Any:
+        """A whole number, or true or false, among the arguments of a function."""
+        try:
+            found = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found = None
+        if type(found) is not kind:
+            what = "a whole number such as 0" if kind is int else "True or False"
+            raise FormulaError(f"{unparsed(node)!r} has {unparsed(value)!r} where {what} must stand.")
+        return found
+
+    def _array_of(self, node: ast.expr) -> Any:
+        """The value of a part; of a name that stands for a number and an array of one entry, the array."""
+        if self.arrays is not None and isinstance(node, ast.Name) and node.id in self.arrays:
+            return self.arrays[node.id]
+        return self.read(node)
+
+
+def _index(node: ast.expr, whole: ast.Subscript) -> Any:
+    """What stands between square brackets: whole numbers, and slices of these."""
+    match node:
+        case ast.Tuple(elts=parts) if 0 < len(parts) <= 2:
+            return tuple(_index(part, whole) for part in parts)
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            ends = (None if end is None else _index(end, whole) for end in (lower, upper, step))
+            return slice(*ends)
+        case ast.Constant(value=value) if type(value) is int:
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if type(value) is int:
+            return -value
+        case _:
+            raise FormulaError(
+                f"{unparsed(whole)!r} has an index that is not of whole numbers and colons, such as [0, 1] or [:, 0]."
+            )
+
+
+def _stacked(items: list[Any], node: ast.List) -> Any:
+    """Numbers, or rows of as many, as an array."""
+    shapes = {item.shape if isinstance(item, np.ndarray) else () for item in items}
+    if len(shapes) > 1 or len(*shapes) > 1:
+        raise FormulaError(f"{unparsed(node)!r} must be a list of numbers, or of lists of as many numbers each.")
+    return array([[*item] if isinstance(item, np.ndarray) else item for item in items])
 
 
 def _size(number: Any) -> float:
@@ -235,61 +399,12 @@ def _size(number: Any) -> float:
         size = abs(float(number))
     except OverflowError:
         return float("inf")
-    return _SMALLEST / 2 if size == 0 and number != 0 else size
+    return SMALLEST / 2 if size == 0 and number != 0 else size
 
 
 def _check_size(size: float) -> None:
     """Refuse a number whose size double precision could not multiply."""
     if not size <= _LARGEST:
         raise FormulaError(f"it holds too large a number: the largest is {_LARGEST:g}.")
-    if 0 < size < _SMALLEST:
-        raise FormulaError(f"it holds a number too near to zero: the smallest is {_SMALLEST:g}.")
-
-
-def _unparsed(node: ast.expr) -> str:
-    return shortened(ast.unparse(node))
-
-
-def _value(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -> Any:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
-        return _number(node.value)
-    if isinstance(node, ast.Name):
-        if node.id not in names:
-            known = ", ".join(names)
-            raise FormulaError(f'it uses the unknown name "{shortened(node.id)}": the names are {known}.')
-        return names[node.id]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        value = _read(node.operand, names, row)
-        return -value if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _read(node.left, names, row), _read(node.right, names, row)
-        if isinstance(node.op, ast.Pow) and not (right.is_number and abs(right) <= 64):
-            raise FormulaError("its powers must be numbers of at most 64.")
-        if isinstance(node.op, ast.Div) and right == 0:
-            raise FormulaError(f"{_unparsed(node)!r} is not a finite real number: it divides by zero.")
-        return _OPERATORS[type(node.op)](left, right)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        name, known = node.func.id, ", ".join([*FUNCTIONS, *(["sum"] if row is not None else [])])
-        if name not in FUNCTIONS and (name != "sum" or row is None):
-            raise FormulaError(f'it calls the unknown function "{shortened(name)}": the functions are {known}.')
-        takes = 2 if name in _TWO else 1
-        if len(node.args) != takes:
-            what = "one, which it adds up over the row" if name == "sum" else ("one", "two")[takes - 1]
-            raise FormulaError(f'it gives "{name}" {len(node.args)} arguments, but {name} takes {what}.')
-        if name == "sum" and row is not None:
-            return Add(*(_read(node.args[0], {**names, "z": z}, row) for z in row))
-        return FUNCTIONS[name](*(_read(a, names, row) for a in node.args))
-    raise FormulaError(
-        f"{_unparsed(node)!r} cannot stand in a formula, which may hold numbers, the names {', '.join(names)},"
-        " + - * / ** and functions such as exp(...)."
-    )
-
-
-def _number(value: float) -> Any:
-    """Decimals of few digits as fractions, so that derivatives stay exact."""
-    if isinstance(value, int):
-        return Integer(value)
-    if not isfinite(value):
-        _check_size(value)
-    exact: Any = Rational(str(value))
-    return exact if exact.q < 10**12 else Float(value)
+    if 0 < size < SMALLEST:
+        raise FormulaError(f"it holds a number too near to zero: the smallest is {SMALLEST:g}.")

@@ -5,11 +5,13 @@ SymPy's own ``Abs``, ``Max`` and ``sign`` differentiate to Dirac deltas, and ``l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from sympy import (
     Abs,
+    Add,
     E,
     Function,
     Heaviside,
@@ -18,9 +20,11 @@ from sympy import (
     Min,
     NumberSymbol,
     Piecewise,
+    Rational,
     S,
     cos,
     cosh,
+    default_sort_key,
     exp,
     log,
     pi,
@@ -38,6 +42,7 @@ __all__ = [
     "Relu",
     "Sigmoid",
     "Sign",
+    "Softmax",
     "Softplus",
     "Step",
     "with_known_functions",
@@ -158,6 +163,48 @@ class Softplus(Function):
         return _raised(rf"\log\left(1 + \exp\left({printer._print(self.args[0])}\right)\right)", exp)
 
 
+class Softmax(Function):
+    """``1 / (1 + exp(x_1) + ...)``: the softmax of a logit, of the others' differences ``x`` to it."""
+
+    @classmethod
+    def eval(cls, *args: Any) -> Any:
+        """The sigmoid of two logits; of more, the same in any order of the others."""
+        if len(args) == 1:
+            return Sigmoid(-args[0])
+        ordered = sorted(args, key=default_sort_key)
+        if [*args] != ordered:
+            return cls(*ordered)
+        return Rational(1, 1 + len(args)) if all(x == 0 for x in args) else None
+
+    def fdiff(self, argindex: int = 1) -> Any:
+        """A product with the softmax of the other logit."""
+        args: Any = self.args
+        own = args[argindex - 1]
+        others = (x - own for place, x in enumerate(args, 1) if place != argindex)
+        return -self * Softmax(-own, *others)
+
+    @property
+    def stable(self) -> Any:
+        """The same by functions that no size of the logits makes overflow."""
+        return Sigmoid(-_log_sum(self.args))
+
+    def _eval_evalf(self, prec: int) -> Any:
+        return (1 / Add(1, *map(exp, self.args)))._eval_evalf(prec)
+
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        terms = " + ".join(rf"\exp\left({printer._print(x)}\right)" for x in self.args)
+        return _raised(rf"\frac{{1}}{{1 + {terms}}}", exp)
+
+
+def _log_sum(logits: Sequence[Any]) -> Any:
+    """``log(exp(x_1) + ...)``, by halves."""
+    if len(logits) == 1:
+        return logits[0]
+    middle = len(logits) // 2
+    one, other = _log_sum(logits[:middle]), _log_sum(logits[middle:])
+    return one + Softplus(other - one)
+
+
 KINKED = (Step, Sign, Modulus, Relu)
 """Functions whose value or slope jumps where their argument vanishes."""
 
@@ -168,11 +215,12 @@ NUMPY_FUNCTIONS: dict[str, Any] = {
     "Step": lambda x: np.where(x > 0, 1.0, 0.0),
     "Sign": np.sign,
     "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+    "Softmax": lambda *x: np.exp(-np.logaddexp.reduce(np.broadcast_arrays(0.0, *x))),
     "Softplus": lambda x: np.logaddexp(0, x),
 }
 """What `sympy.lambdify` needs to know beside NumPy's own functions."""
 
-_PRINTED = (*KINKED, Sigmoid, Softplus, cos, cosh, exp, log, sin, sinh, tanh)
+_PRINTED = (*KINKED, Sigmoid, Softmax, Softplus, cos, cosh, exp, log, sin, sinh, tanh)
 _REPLACED = (Abs, sign, Heaviside, Max, Min)
 
 

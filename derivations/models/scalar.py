@@ -9,10 +9,13 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 from sympy import Expr, Float, Integer, Symbol
 
 from derivations.algebra import symbols as sym
-from derivations.models.formulas import FUNCTIONS, FormulaError, names_in, parse_formula
+from derivations.models.formula_arrays import ARRAY_FUNCTIONS, array
+from derivations.models.formula_lines import FormulaError
+from derivations.models.formulas import FUNCTIONS, names_in, parse_formula
 from derivations.models.functions import Modulus, Relu, Sign, Softplus, Step, with_known_functions
 from derivations.models.kinks import has_kink
 from derivations.models.model import Definition, label_fields, numbered, parameter_symbol, teacher_fields
@@ -22,6 +25,8 @@ __all__ = [
     "LabelPlanes",
     "Roughness",
     "ScalarModel",
+    "Sizes",
+    "field_names",
     "formula_label_planes",
     "formula_loss",
     "formula_roughness",
@@ -121,6 +126,48 @@ SCALAR_LOSSES = {
 """Losses of generalised linear models, L = r = t = 1: regression on k, and classification of its sign."""
 
 
+class Sizes(NamedTuple):
+    """Sizes of the arrays of a formula: h (length, columns), k (length, teacher_rank), noise (length, length), c."""
+
+    length: int
+    columns: int
+    teacher_rank: int
+
+    def symbols(self) -> tuple[Any, Any, Any, Any]:
+        """``h``, ``k``, ``noise`` and ``c`` as arrays of symbols."""
+        widths = {"h": self.columns, "k": self.teacher_rank, "noise": self.length}
+        h, k, noise = (
+            array([[Symbol(f"{letter}{a}_{b}", real=True) for b in range(width)] for a in range(self.length)])
+            for letter, width in widths.items()
+        )
+        return h, k, noise, array([Symbol(f"c{a}", real=True) for a in range(self.length)])
+
+
+def field_names(h: Any, k: Any, noise: Any, clusters: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the names of a formula stand for: the names of numbers, and those of arrays.
+
+    Parameters
+    ----------
+    h, k, noise : array
+        Of shapes (L, columns), (L, teacher_rank) and (L, L).
+    clusters : array, optional
+        Of shape (L,).
+    """
+    arrays = {"h": h, "k": k, "noise": noise} | ({} if clusters is None else {"c": clusters})
+    numbers = {
+        letter + "_".join(map(str, place)): values[place]
+        for letter, values in arrays.items()
+        for place in np.ndindex(values.shape)
+    }
+    single = {letter: values.item() for letter, values in arrays.items() if values.size == 1}
+    return numbers | single | {"L": Integer(len(h))}, arrays
+
+
+def _fixed(arrays: Mapping[str, Any]) -> set[Any]:
+    """The entries of the arrays other than the student's fields: nobody differentiates a loss in them."""
+    return {entry for name, values in arrays.items() if name != "h" for entry in values.flat}
+
+
 def formula_loss(
     text: str,
     length: int,
@@ -130,12 +177,12 @@ def formula_loss(
     parameters: Sequence[str] = (),
     trained: Sequence[str] = (),
 ) -> ScalarModel:
-    """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
+    """A loss given as a formula of arrays ``h``, ``k``, ``noise`` and ``c``, or of their entries ``h0_0``, ...
 
-    ``h`` and ``k`` stand for the fields where there is only one.  ``noise0_1`` is the noise on entry (0, 1) of the
-    labels, ``noise`` where there is only one; without noise it is zero.  ``c0``, or ``c`` for one token, is the number
-    of the cluster of token 0, from 0.  Names of `parameters` stand for numbers that the formula does not give, some of
-    which are `trained`.
+    ``h0_1`` is ``h[0, 1]``, of token 0 and column 1; where there is one entry, ``h`` is a number too.
+    ``noise[0, 1]`` is the noise on entry (0, 1) of the labels; without noise it is zero.  ``c[0]`` is the number of
+    the cluster of token 0, from 0, and ``L`` the number of tokens.  Names of `parameters` stand for numbers that the
+    formula does not give, some of which are `trained`.
 
     Raises
     ------
@@ -145,24 +192,18 @@ def formula_loss(
     clustered = takes_clusters(text)
 
     def loss(h: Sequence[Sequence[Any]], k: Sequence[Sequence[Any]]) -> Any:
-        noise = [row[teacher_rank : teacher_rank + length] if noisy else [Integer(0)] * length for row in k]
-        teacher = [row[:teacher_rank] for row in k]
-        names = {
-            f"{letter}{a}_{c}": entry
-            for letter, fields in (("h", h), ("k", teacher), ("noise", noise))
-            for a, row in enumerate(fields)
-            for c, entry in enumerate(row)
-        }
-        if clustered:
-            names |= {f"c{a}": row[-1] for a, row in enumerate(k)}
-        for letter in ("h", "k", "noise", "c"):
-            own = [value for name, value in names.items() if name.startswith(letter)]
-            if len(own) == 1:
-                names[letter] = own[0]
-        taken = next((name for name in parameters if name in names or name in FUNCTIONS), None)
-        if taken is not None:
-            raise FormulaError(f'its parameter "{taken}" has the name of a field or a function: choose another name.')
-        return parse_formula(text, names | {name: parameter_symbol(name) for name in parameters})
+        noise = [[*row[teacher_rank : teacher_rank + length]] if noisy else [Integer(0)] * length for row in k]
+        teacher = [[*row[:teacher_rank]] for row in k]
+        clusters = array([row[-1] for row in k]) if clustered else None
+        names, arrays = field_names(array([[*row] for row in h]), array(teacher), array(noise), clusters)
+        taken = {*names, *arrays, *FUNCTIONS, *ARRAY_FUNCTIONS}
+        for name in parameters:
+            if name in taken:
+                raise FormulaError(
+                    f'its parameter "{name}" has the name of a field or a function: choose another name.'
+                )
+        own = {name: parameter_symbol(name) for name in parameters}
+        return parse_formula(text, names | own, arrays, _fixed(arrays))
 
     return ScalarModel(
         text,
@@ -217,26 +258,26 @@ class LabelPlanes(NamedTuple):
 
 
 def formula_label_planes(
-    text: str, parameters: Mapping[str, float | None] = MappingProxyType({})
+    text: str, parameters: Mapping[str, float | None] = MappingProxyType({}), sizes: Sizes | None = None
 ) -> LabelPlanes | None:
     """The planes of a formula's label; None where it jumps elsewhere, or where a trained parameter says.
 
-    The names of the student's fields begin with ``h``, those of the teacher's are ``k``, of which there is one, or
-    ``k0_0``, ...  What depends on the clusters alone jumps nowhere in the fields.
+    What depends on the clusters alone jumps nowhere in the fields.
 
     Parameters
     ----------
     text : str
     parameters : mapping, optional
         Values of the formula's own numbers; None of trained ones.
+    sizes : Sizes, optional
+        Of its arrays; without them it can only have names of single numbers.
 
     Raises
     ------
     FormulaError
         The formula cannot be read.
     """
-    loss, fields, student, clusters = _parts(text, parameters)
-    places = {x: _place_of(one) for one, x in fields.items() if one.startswith("k")}
+    loss, places, student, clusters = _parts(text, parameters, sizes)
     normal, offsets = dict[tuple[int, int], float](), set[float]()
     for node in loss.atoms(Sign, Step, Modulus, Relu):
         (argument,) = node.args
@@ -258,19 +299,26 @@ def formula_label_planes(
 
 
 def _parts(
-    text: str, parameters: Mapping[str, float | None]
-) -> tuple[Any, dict[str, Symbol], set[Symbol], set[Symbol]]:
-    """A formula in symbols, those of its fields by name, those of the student, and those that a sample's fields leave.
+    text: str, parameters: Mapping[str, float | None], sizes: Sizes | None
+) -> tuple[Any, dict[Symbol, tuple[int, int]], set[Symbol], set[Symbol]]:
+    """A formula in symbols, tokens and columns of the teacher's, the student's, and those that a sample's fields leave.
 
     The last are numbers of clusters and trained parameters; the other parameters have their values.
     """
-    names = names_in(text)
-    fields = {one: Symbol(one, real=True) for one in names if one not in parameters}
-    own = {one: parameter_symbol(one) for one in names if one in parameters}
+    own = {one: parameter_symbol(one) for one in parameters}
     known = {symbol: Float(parameters[one]) for one, symbol in own.items() if parameters[one] is not None}
-    student = {x for one, x in fields.items() if one.startswith("h")}
-    constant = {x for one, x in fields.items() if _CLUSTER.fullmatch(one)} | {x for x in own.values() if x not in known}
-    return parse_formula(text, fields | own).xreplace(known), fields, student, constant
+    if sizes is None:
+        names = {one: Symbol(one, real=True) for one in names_in(text) if one not in parameters}
+        student = {x for one, x in names.items() if one.startswith("h")}
+        places = {x: _place_of(one) for one, x in names.items() if one.startswith("k")}
+        clusters, arrays = {x for one, x in names.items() if _CLUSTER.fullmatch(one)}, dict[str, Any]()
+    else:
+        symbols = sizes.symbols()
+        names, arrays = field_names(*symbols)
+        h, k, _, c = symbols
+        student, clusters, places = {*h.flat}, {*c}, {k[place]: place for place in np.ndindex(k.shape)}
+    loss = parse_formula(text, names | own, arrays, _fixed(arrays)).xreplace(known)
+    return loss, places, student, clusters | ({*own.values()} - known.keys())
 
 
 def _place_of(name: str) -> tuple[int, int]:
@@ -279,21 +327,22 @@ def _place_of(name: str) -> tuple[int, int]:
     return (int(token), int(column)) if column else (0, 0)
 
 
-def formula_roughness(text: str, parameters: Mapping[str, float | None] = MappingProxyType({})) -> Roughness:
-    """Where a formula is not smooth; the names of the student's fields begin with ``h``.
+def formula_roughness(
+    text: str, parameters: Mapping[str, float | None] = MappingProxyType({}), sizes: Sizes | None = None
+) -> Roughness:
+    """Where a formula is not smooth.
 
     Parameters
     ----------
-    text : str
-    parameters : mapping, optional
-        Values of the formula's own numbers; None of trained ones.
+    text, parameters, sizes
+        As of `formula_label_planes`.
 
     Raises
     ------
     FormulaError
         The formula cannot be read.
     """
-    loss, _, student, clusters = _parts(text, parameters)
+    loss, _, student, clusters = _parts(text, parameters, sizes)
 
     def of_label(*kinds: type) -> bool:
         return any(not (x := node.free_symbols) & student and not x <= clusters for node in loss.atoms(*kinds))

@@ -570,6 +570,27 @@ def test_a_table_is_the_law(data, counts):
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {(1, 0, 0): 1 / 3, (0, 1, 0): 1 / 3, (0, 0, 1): 1 / 3}),
+        (
+            {"probability": 0.3, "weights": [0.2, 0.7, 0.1]},
+            {(0, 0, 0): 0.7, (1, 0, 0): 0.06, (0, 1, 0): 0.21, (0, 0, 1): 0.03},
+        ),
+        ({"probability": 0.3, "weights": [0.4, 0, 0.6]}, {(0, 0, 0): 0.7, (1, 0, 0): 0.12, (0, 0, 1): 0.18}),
+        ({"probability": 0.0}, {(0, 0, 0): 1.0}),
+    ],
+)
+def test_one_token_is_at_a_single_location(given, expected):
+    assert law_of({"kind": "single-location", **given}, [2, 2, 2]) == pytest.approx(expected, rel=1e-14)
+
+
+def test_a_single_location_takes_two_clusters():
+    with pytest.raises(ProblemError, match=r"needs two clusters for every token, .* but they have 2 and 3"):
+        law_of({"kind": "single-location"}, [2, 3])
+
+
+@pytest.mark.parametrize(
     ("law", "words"),
     [
         ({"weights": [0.3, 0.6]}, "tokens.law.weights must sum to 1, but it sums to 0.9"),
@@ -593,6 +614,13 @@ def test_a_table_is_the_law(data, counts):
         ({"kind": "table", "table": [[0.5, 0.5], [0, False]]}, "but it is false."),
         ({"kind": "table", "table": [[0.5, 0.5], [0, math.nan]]}, "but it is nan."),
         ({"kind": "table", "table": [[[0.5], 0.5], [0, 0]]}, "tokens.law.table[0][0] must be a number"),
+        (
+            {"kind": "single-location", "weights": [0.2, 0.3, 0.5]},
+            "tokens.law.weights has 3 numbers, but tokens.length is 2",
+        ),
+        ({"kind": "single-location", "weights": [0.2, 0.3]}, "tokens.law.weights must sum to 1, but it sums to 0.5."),
+        ({"kind": "single-location", "probability": 1.2}, "a number from 0 to 1, but it is 1.2."),
+        ({"kind": "single-location", "weights": [[0.5, 0.5]]}, "tokens.law.weights must be a single list"),
         ({"kind": "tabel"}, '"same" or "table", but it is "tabel".'),
         ({"knd": "same"}, 'unknown key "tokens.law.knd": did you mean "kind"?'),
         ({"probability": 0.5}, 'tokens.law.probability does not go with the law kind "independent"'),

@@ -16,7 +16,7 @@ LAYERS = {
     "derivations": ["algebra", "models", "replica", "codegen", "printing"],
     "attnphase": [
         "errors arrays display lazy version",
-        "arguments extras",
+        "arguments extras functions",
         "files processes solvers",
         "integration",
         "rows",

@@ -1,0 +1,163 @@
+"""A loss that is an ordinary Python function, called once with arrays of symbols, as the text of a formula."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from sympy import Basic, Expr, Float, NumberSymbol, sympify
+from sympy.printing.str import StrPrinter
+
+from derivations.algebra.common_parts import common_parts
+from derivations.models.foreign import ForeignError, contained
+from derivations.models.formula_lines import FormulaError, shortened
+from derivations.models.functions import Step, with_known_functions
+from derivations.models.model import parameter_symbol
+from derivations.models.scalar import Sizes
+
+__all__ = ["Traced", "traced"]
+
+_ARRAYS = ("h", "k", "noise", "c")
+
+
+class Traced(NamedTuple):
+    """A function as data.
+
+    Attributes
+    ----------
+    text : str
+        A formula that `derivations.models.formulas.parse_formula` reads, with definitions of what it takes twice.
+    parameters : dict of str to float
+        The function's own numbers.
+    """
+
+    text: str
+    parameters: dict[str, float]
+
+
+def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, float]) -> Traced:
+    """Call a function of the arrays ``h``, ``k``, ``noise`` and ``c``, or of some of these, and write down its value.
+
+    Parameters
+    ----------
+    function : callable
+        Its further arguments are numbers by name.
+    sizes : Sizes
+        Of the arrays of symbols, which are NumPy's, of objects.
+    parameters : mapping of str to float
+        Values of such numbers, for those without a default and instead of it.
+
+    Raises
+    ------
+    FormulaError
+        It fails, branches on a symbol, or returns no expression of these symbols; the sentence says why.
+    """
+    given = dict(zip(_ARRAYS, sizes.symbols(), strict=True))
+    wanted, values = _arguments(function, parameters)
+    numbers = {name: parameter_symbol(name) for name in values}
+    arguments = {name: given[name] if name in given else numbers[name] for name in wanted}
+    try:
+        with contained():
+            value = function(**arguments)
+    except ForeignError as error:
+        raise FormulaError(_reason(str(error))) from None
+    expression = _expression(value)
+    known = {*numbers.values()}.union(*(symbols.flat for symbols in given.values()))
+    strange = sorted(map(str, expression.free_symbols - known))
+    if strange:
+        raise FormulaError(f"its value holds {shortened(strange[0])}, which is none of its arguments.")
+    return Traced(_text(expression, [*values]), values)
+
+
+def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
+    """Names of a function's arguments, and values of those that are numbers."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise FormulaError("the names of its arguments are not known: define it by def.") from None
+    values: dict[str, float] = {}
+    for name, argument in signature.parameters.items():
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
+            raise FormulaError(f'it takes "{argument}", but must name its arguments: h, k, noise, c and numbers.')
+        if name in _ARRAYS:
+            continue
+        value = parameters.get(name, argument.default)
+        if value is argument.empty:
+            raise FormulaError(f'its argument "{name}" has no value: give it a default, or set loss.parameters.{name}.')
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise FormulaError(f'its argument "{name}" must be a number, but its default is {shortened(repr(value))}.')
+        values[name] = float(value)
+    strange = next((name for name in parameters if name not in values), None)
+    if strange is not None:
+        raise FormulaError(f'it has no argument "{strange}", but loss.parameters.{strange} is given: remove it.')
+    return [*signature.parameters], values
+
+
+def _reason(text: str) -> str:
+    """Why a function failed, with a remedy where it is one of the usual faults."""
+    branch = re.fullmatch(r"cannot determine truth value of Relational: (.*)", text, re.DOTALL)
+    if branch:
+        return (
+            f"the function branches on {shortened(branch[1])}, which has no truth value for symbols: write it with max,"
+            " min, abs, sign or relu of attnphase.functions."
+        )
+    method = re.search(r"has no callable (\w+) method|has no attribute '(\w+)'", text)
+    if method and ("ufunc" in text or "object" in text):
+        name = method[1] or method[2]
+        return f"the function fails on symbols: {text}: take {name} of attnphase.functions, not of NumPy or math."
+    return f"the function fails on symbols: {text}."
+
+
+def _expression(value: Any) -> Any:
+    """What a function returned, in functions that generated code knows."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        raise FormulaError(
+            f"it returns an array of shape {value.shape}, but a loss is one number: add it up by .sum()."
+        )
+    if isinstance(value, (bool, str)) or not isinstance(value, (Basic, int, float, np.number)):
+        raise FormulaError(f"it returns {shortened(repr(value))}, but a loss is an expression of its arguments.")
+    expression: Any = sympify(value)
+    if not isinstance(expression, Expr):
+        raise FormulaError(f"it returns {shortened(str(expression))}, but a loss is an expression of its arguments.")
+    try:
+        expression = with_known_functions(expression)
+    except TypeError as error:
+        raise FormulaError(f"{error}.") from None
+    if expression.has(Step):
+        raise FormulaError("it takes Heaviside, which a formula does not know: write (1 + sign(x))/2.")
+    # the text has a number as a decimal or a fraction, whatever it was made of
+    return expression.xreplace({x: Float(x) for x in expression.atoms(NumberSymbol)})
+
+
+def _text(expression: Any, taken: list[str]) -> str:
+    """An expression as a formula; what it has twice stands in a line of its own."""
+    letter = next(letter for letter in "xyuvwzabdefg" if not any(re.fullmatch(rf"{letter}\d+", one) for one in taken))
+    shared, (last,) = common_parts([expression], letter)
+    lines = [f"{name} = {_print(value)}" for name, value in shared]
+    return "\n".join([*lines, _print(last)])
+
+
+class _Printer(StrPrinter):
+    """Expressions as formulas have them."""
+
+    def _print_Function(self, expr: Any) -> str:
+        name = _NAMES.get(type(expr).__name__, type(expr).__name__)
+        return f"{name}({', '.join(map(self._print, expr.args))})"
+
+    def _print_Softmax(self, expr: Any) -> str:
+        return f"softmax([0, {', '.join(map(self._print, expr.args))}])[0]"
+
+    def _print_Float(self, expr: Any) -> str:
+        return repr(float(expr))
+
+
+_NAMES = {"Modulus": "abs", **{name: name.lower() for name in ("Relu", "Sigmoid", "Sign", "Softplus")}}
+
+
+def _print(value: Any) -> str:
+    return _Printer().doprint(value)

@@ -1,0 +1,422 @@
+"""Formulas of arrays mean what NumPy means, and everything else is refused; functions become such formulas."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from sympy import Symbol, exp, lambdify
+
+import attnphase.functions as fn
+from attnphase.errors import ProblemError
+from attnphase.problem.problem import Problem
+from derivations.codegen.local_problem import local_problem_source
+from derivations.models.formulas import FormulaError, names_in, parse_formula
+from derivations.models.functions import NUMPY_FUNCTIONS, Softmax
+from derivations.models.scalar import Sizes, field_names, formula_label_planes, formula_loss, formula_roughness
+from derivations.models.traced import traced
+
+SIZES = Sizes(3, 2, 2)
+RNG = np.random.default_rng(5)
+POINT = {
+    "h": RNG.normal(size=(3, 2)),
+    "k": RNG.normal(size=(3, 2)),
+    "noise": RNG.normal(size=(3, 3)),
+    "c": np.array([0.0, 2.0, 1.0]),
+}
+
+
+def softmax(x: np.ndarray, causal: bool = False) -> np.ndarray:
+    weights = np.exp(x) * (np.tril(np.ones_like(x)) if causal else 1.0)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def read(text: str, sizes: Sizes = SIZES):
+    h, *others = sizes.symbols()
+    fixed = {x for values in others for x in values.flat}
+    return parse_formula(text, *field_names(h, *others), fixed)
+
+
+def value_at_point(expression, sizes: Sizes = SIZES) -> float:
+    symbols = [x for values in sizes.symbols() for x in values.flat]
+    numbers = np.concatenate([POINT[name].ravel() for name in ("h", "k", "noise", "c")])
+    return float(lambdify(symbols, expression, [NUMPY_FUNCTIONS, "numpy"])(*numbers))
+
+
+# --- what they mean ---------------------------------------------------------------------------------------------------
+
+MEANINGS = {
+    "h[1, 0] - 2*k[0, 1] + noise[2, 1]*c[1]": lambda h, k, noise, c: h[1, 0] - 2 * k[0, 1] + noise[2, 1] * c[1],
+    "h1_0 - 2*k0_1 + noise2_1*c1": lambda h, k, noise, c: h[1, 0] - 2 * k[0, 1] + noise[2, 1] * c[1],
+    "h[-1, 0] + h[:, 1][2] + h[1][0]": lambda h, k, noise, c: h[-1, 0] + h[2, 1] + h[1, 0],
+    "sum(h[1:, 0]) - sum(k[:-1, 1]) + sum(h[::2, 1])": lambda h, k, noise, c: (
+        h[1:, 0].sum() - k[:-1, 1].sum() + h[::2, 1].sum()
+    ),
+    "c @ k[:, 1]": lambda h, k, noise, c: c @ k[:, 1],
+    "(h @ k.T)[0, 2] + (noise @ h)[1, 0] + (c @ h)[1]": lambda h, k, noise, c: (
+        (h @ k.T)[0, 2] + (noise @ h)[1, 0] + (c @ h)[1]
+    ),
+    "softmax(h[:, 0]) @ h[:, 1]": lambda h, k, noise, c: softmax(h[:, 0]) @ h[:, 1],
+    "sum(softmax(h @ k.T) * noise)": lambda h, k, noise, c: (softmax(h @ k.T) * noise).sum(),
+    "sum(softmax(h @ k.T, causal=True) * noise)": lambda h, k, noise, c: (softmax(h @ k.T, True) * noise).sum(),
+    "sum(sum(h*k, axis=1) * c)": lambda h, k, noise, c: ((h * k).sum(axis=1) * c).sum(),
+    "sum(sum(h*k, 0) * [1, -0.5])": lambda h, k, noise, c: (h * k).sum(axis=0) @ [1, -0.5],
+    "sum(noise, axis=-1) @ c": lambda h, k, noise, c: noise.sum(axis=-1) @ c,
+    "mean(h**2) + mean(k, axis=0)[1]": lambda h, k, noise, c: (h**2).mean() + k.mean(axis=0)[1],
+    "max(h) + 2*min(k) + max(h[0, 0], 0.1)": lambda h, k, noise, c: h.max() + 2 * k.min() + max(h[0, 0], 0.1),
+    "sum(max(h, k)) - sum(min(h[:, 0], 0.2))": lambda h, k, noise, c: (
+        np.maximum(h, k).sum() - np.minimum(h[:, 0], 0.2).sum()
+    ),
+    "sum(tril(noise) * noise.T)": lambda h, k, noise, c: (np.tril(noise) * noise.T).sum(),
+    "sum(eye(L) * noise) + L*sum(eye(2) * h[1:])": lambda h, k, noise, c: np.trace(noise) + 3 * np.trace(h[1:]),
+    "sum(tanh(h) / (1 + exp(k)))": lambda h, k, noise, c: (np.tanh(h) / (1 + np.exp(k))).sum(),
+    "sum(-h + h[:, 0] @ [[1, 2], [0, 3], [1, 1]])": lambda h, k, noise, c: (
+        -h + h[:, 0] @ np.array([[1, 2], [0, 3], [1, 1]])
+    ).sum(),
+    "\n    a = h[:, 0]*c  # a comment\n    b = (a +\n         k[:, 1])\n    a @ b\n": lambda h, k, noise, c: (
+        (h[:, 0] * c) @ (h[:, 0] * c + k[:, 1])
+    ),
+}
+
+
+@pytest.mark.parametrize("text", MEANINGS)
+def test_formulas_of_arrays_mean_what_numpy_means(text):
+    assert value_at_point(read(text)) == pytest.approx(MEANINGS[text](**POINT), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("max(h, k) + abs(h - noise)*c", "max(h0_0, k0_0) + abs(h0_0 - noise0_0)*c0"),
+        ("h[0, 0]*k[0][0] + noise[0, 0]*c[0]", "h*k + noise*c"),
+        ("sum(h) + h.T @ k[0] @ [1]", "h + h*k"),
+        ("softmax(h[:, 0]) @ k[:, 0]", "k"),
+    ],
+)
+def test_the_name_of_one_entry_is_a_number_and_an_array(text, same):
+    sizes = Sizes(1, 1, 1)
+    assert read(text, sizes) == read(same, sizes)
+
+
+REFUSED = {
+    "h": "its value 'h' is an array of shape (3, 2), but must be one number",
+    "h[:, 0] + h": "'h[:, 0] + h' takes an array of shape (3,) and an array of shape (3, 2), which do not go together",
+    "sum(h @ k)": "'h @ k' multiplies an array of shape (3, 2) with an array of shape (3, 2)",
+    "h[0, 0] @ k[0]": "'h[0, 0] @ k[0]' multiplies one number with an array of shape (2,)",
+    "h[3, 0]": "'h[3, 0]' does not exist: 'h' is an array of shape (3, 2)",
+    "h[0, 0, 0]": "an index that is not of whole numbers and colons",
+    "c[0, 1]": "'c[0, 1]' does not exist: 'c' is an array of shape (3,)",
+    "h[L, 0]": "'h[L, 0]' has an index that is not of whole numbers",
+    "h[0.5, 0]": "'h[0.5, 0]' has an index that is not of whole numbers",
+    "h[::0, 0] @ c": "'h[::0, 0]' does not exist",
+    "h[0, 0][0]": "'h[0, 0][0]' has an index, but 'h[0, 0]' is one number",
+    "h.shape": "'h.shape' cannot stand in a formula",
+    "h.sum()": "cannot stand in a formula",
+    "h.__class__": "cannot stand in a formula",
+    "x[0]": 'unknown name "x": the names are h',
+    "norm(h)": 'unknown function "norm": the functions are exp',
+    "softmax(h[0, 0])": "'softmax(h[0, 0])' takes one number, but softmax takes an array",
+    "max(h[3:])": "'max(h[3:])' takes an array without entries",
+    "sum(h, 2)": "'sum(h, 2)' has the axis 2, but takes an array of shape (3, 2)",
+    "sum(h, axis=L)": "'sum(h, axis=L)' has 'L' where a whole number such as 0 must stand",
+    "sum(h, axes=0)": "has the keyword axes, which sum does not take",
+    "sum(h, 0, 1)": 'it gives "sum" 3 arguments, but sum takes one or two',
+    "softmax(h, causal=True)[0, 0]": "is causal, but takes an array of shape (3, 2) and no square",
+    "softmax(noise, causal=1)[0, 0]": "has '1' where True or False must stand",
+    "tril(c)": "'tril(c)' takes an array of shape (3,), but tril takes a matrix",
+    "sum(eye(17))": "'eye(17)' must be eye(L), or of a whole number from 1 to 16",
+    "[h, 1][0]": "'[h, 1]' must be a list of numbers, or of lists of as many numbers each",
+    "h[0, 0]**k[0, 0]": "its powers must be numbers",
+    "sum(h / (c - c))": "'h / (c - c)'",
+    "a = 2": "its last line 'a = 2' is not a formula",
+    "a += 2\na": "its line 'a += 2' is not a definition",
+    "import os\nh[0, 0]": "its line 'import os' is not a definition",
+    "a, b = 1, 2\na": "is not a definition",
+    "a = 1\na = 2\na*h[0, 0]": 'it defines "a" twice',
+    "h = 1\nh": 'it defines "h", which is the name of a field, a number or a function',
+    "k0_1 = 1\nk0_1": 'it defines "k0_1", which is the name of a field',
+    "sum = 1\nsum": 'it defines "sum", which is the name of',
+    "a = b\nb = 1\na": 'unknown name "b"',
+    "# nothing": "it is empty",
+    "a =\n1": "is not a formula",
+    "a = 1e-400\nh[0, 0] + a": "too near to zero",
+    "sum(" + "h + " * 5001 + "h)": "longer than 20000 characters",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_formulas_of_arrays_may_not_say(text):
+    with pytest.raises(FormulaError) as caught:
+        read(text)
+    assert REFUSED[text] in str(caught.value)
+    assert str(caught.value).endswith(".")
+    assert str(caught.value).count(". ") == 0
+
+
+def test_arrays_and_definitions_stand_in_losses_alone():
+    names = {"x": Symbol("x", real=True)}
+    for text in ("sum(x)", "y = x\ny", "[x][0]", "x.T"):
+        with pytest.raises(FormulaError):
+            parse_formula(text, names)
+
+
+DOUBLED = "a0 = exp(h[0, 0]) + k[0, 0]\n" + "\n".join(f"a{n + 1} = a{n}*exp(a{n})" for n in range(40)) + "\na40"
+LONG = "\n".join(f"m{n} = noise @ noise" for n in range(20)) + "\nm19[0, 0]*h[0, 0]"
+WIDE = "a = softmax(noise @ noise)\nb = softmax(a @ a + h @ h.T)\ne = softmax(b @ b)\nsum(softmax(e @ e) @ h)"
+
+
+@pytest.mark.parametrize("text", [DOUBLED, LONG, WIDE], ids=["doubled", "many products", "wide"])
+def test_what_would_take_for_ever_is_refused_at_once(text):
+    """Names that stand in a formula twice double it, and products of arrays hold many of numbers."""
+    begun = time.process_time()
+    with pytest.raises(FormulaError, match="too intricate"):
+        read(text, Sizes(8, 2, 2))
+    assert time.process_time() - begun < 2
+
+
+def test_a_softmax_of_sixteen_tokens_is_not_too_intricate():
+    loss = read("(c @ k[:, 1] + noise[0, 0] - softmax(h[:, 0]) @ h[:, 1])**2/2", Sizes(16, 2, 2))
+    assert len(loss.atoms(Softmax)) == 16
+
+
+def test_names_of_definitions_are_neither_fields_nor_clusters():
+    text = "c7 = 2*h[0, 0] - k[0, 0]\nhidden = c7**2\nk_of = hidden + sign(k[1, 1])\nk_of**2"
+    assert names_in(text) == ["h", "k"]
+    model = formula_loss(text, 3, 2, 2)
+    assert (model.cluster_columns, model.has_kink) == (0, False)
+    assert formula_roughness(text, sizes=SIZES).label_jumps
+    planes = formula_label_planes(text, sizes=SIZES)
+    assert planes is not None
+    assert (planes.normal, planes.offsets) == ({(1, 1): 1.0}, (0.0,))
+
+
+def test_jumps_of_arrays_are_found_as_those_of_their_entries():
+    text = "sum((h[:, 0] - sign(0.7*k[0, 0] - k[2, 1] + 0.2))**2) + sum(abs(h - k))*c[0]"
+    assert formula_roughness(text, sizes=SIZES) == (True, True, False)
+    planes = formula_label_planes(text, sizes=SIZES)
+    assert planes is not None
+    assert planes.normal == {(0, 0): -0.7, (2, 1): 1.0}
+    assert planes.offsets == (0.2,)
+
+
+# --- the softmax ------------------------------------------------------------------------------------------------------
+
+
+def test_a_softmax_is_not_multiplied_out():
+    loss = read("sum((softmax(h @ h.T) @ k - softmax(k @ k.T) @ k)**2)")
+    assert len(loss.atoms(Softmax)) == 18
+    assert not loss.has(exp)
+    first = loss.diff(Symbol("h0_0", real=True))
+    assert first.diff(Symbol("h2_1", real=True)).atoms(Softmax) <= first.atoms(Softmax) <= loss.atoms(Softmax)
+
+
+def test_derivatives_of_a_softmax_are_those_of_exponentials():
+    z = [Symbol(f"h{a}_0", real=True) for a in range(3)]
+    share = read("softmax(h[:, 0])[1]")
+    plain = exp(z[1]) / sum(map(exp, z))
+    for a, b in itertools.product(range(3), repeat=2):
+        assert value_at_point(share.diff(z[a], z[b])) == pytest.approx(
+            value_at_point(plain.diff(z[a], z[b])), rel=1e-11
+        )
+
+
+def test_generated_code_of_a_softmax_does_not_overflow():
+    """Logits of a thousand: the value, the gradient and the Hessian are those of a sure choice."""
+    model = formula_loss("(k[0, 0] - softmax(800*h[:, 0]) @ h[:, 1])**2/2", 3, 2, 1)
+    module: dict = {}
+    exec(local_problem_source(model, "numpy"), module)
+    for order in itertools.permutations(range(3)):
+        h = np.array([[2.3, 0.4], [-1.9, 0.7], [0.2, -0.9]])[list(order)]
+        target, gradient, hessian = np.array([[0.3]] * 3), np.zeros((3, 2)), np.zeros((6, 6))
+        numbers = np.zeros(3), np.ones(8)
+        chosen = order.index(0)
+        with np.errstate(all="raise", under="ignore"):
+            value = module["loss_derivatives"](h, target, *numbers, gradient, hessian, np.zeros((3, 3)))
+        expected = np.zeros((3, 2))
+        expected[chosen, 1] = 0.4 - 0.3
+        curved = np.zeros((6, 6))
+        curved[2 * chosen + 1, 2 * chosen + 1] = 1.0
+        assert value == pytest.approx(0.005, rel=1e-12)
+        np.testing.assert_allclose(gradient, expected, atol=1e-12)
+        np.testing.assert_allclose(hessian, curved, atol=1e-12)
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def attention(h, k, noise, c, beta=1.3):
+    label = c @ k[:, 1] + noise[0, 0]
+    weights = fn.softmax(beta * h[:, 0])
+    return (label - weights @ h[:, 1]) ** 2 / 2 + fn.relu(fn.max(h[0, 0], 0.25) - 1) / 3
+
+
+FORMULA = """
+weights = softmax(beta*h[:, 0])
+(c @ k[:, 1] + noise[0, 0] - weights @ h[:, 1])**2/2 + relu(max(h[0, 0], 0.25) - 1)/3
+"""
+
+
+def as_read(text: str):
+    names, arrays = field_names(*SIZES.symbols())
+    return parse_formula(text, names | {"beta": Symbol("beta", real=True)}, arrays)
+
+
+def test_a_function_is_the_formula_that_it_is():
+    found = traced(attention, SIZES, {})
+    assert found.parameters == {"beta": 1.3}
+    assert as_read(found.text) == as_read(FORMULA)
+    assert traced(attention, SIZES, {"beta": 2.5}).parameters == {"beta": 2.5}
+
+
+def test_its_text_has_common_parts_once():
+    def loss(h, k):
+        z = h @ k.T
+        for _ in range(4):
+            z = fn.tanh(z @ k @ k.T)
+        return (z**2).sum()
+
+    text = traced(loss, Sizes(2, 2, 2), {}).text
+    assert len(text) < 1500
+    with pytest.raises(FormulaError, match="too intricate"):
+        read(text, Sizes(2, 2, 2))
+
+
+@pytest.mark.parametrize("name", [name for name in fn.__all__ if name != "softmax"])
+def test_each_function_is_written_as_formulas_have_it(name):
+    function = getattr(fn, name)
+    arguments = "2 + sin(h), cos(k)" if name in ("max", "min") else "2 + sin(h)"
+
+    def loss(h, k):
+        values = (2 + fn.sin(h), fn.cos(k)) if name in ("max", "min") else (2 + fn.sin(h),)
+        return function(*values).sum() * 1e-5 + 0.25 * h[0, 0] ** -0.5
+
+    assert read(traced(loss, SIZES, {}).text) == read(f"1e-5*sum({name}({arguments})) + 0.25/sqrt(h[0, 0])")
+
+
+def test_a_text_does_not_depend_on_the_process():
+    code = (
+        "from sympy import srepr\nfrom tests.symbolic.test_array_formulas import *\n"
+        "print(repr(traced(attention, SIZES, {}).text), srepr(as_read(FORMULA)))"
+    )
+    found = {
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
+                       capture_output=True, text=True).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
+    assert repr(traced(attention, SIZES, {}).text) in found.pop()
+
+
+def branches(h, k):
+    return h[0, 0] if h[0, 0] > k[0, 0] else k[0, 0]
+
+
+def builtin_max(h, k):
+    return max(h[0, 0], k[0, 0])
+
+
+def of_numpy(h):
+    return np.exp(h).sum()
+
+
+def of_math(h):
+    import math
+
+    return math.exp(h[0, 0])
+
+
+def of_sympy(h):
+    from sympy import erf
+
+    return erf(h[0, 0])
+
+
+def ends(h):
+    sys.exit(3)
+
+
+FUNCTIONS = {
+    branches: "the function branches on h0_0 > k0_0, which has no truth value for symbols",
+    builtin_max: "the function branches on k0_0 > h0_0",
+    of_numpy: "take exp of attnphase.functions",
+    of_math: "the function fails on symbols: Cannot convert expression to float",
+    of_sympy: "generated code does not know erf",
+    ends: "it ends the program",
+    lambda h: h: "it returns an array of shape (3, 2), but a loss is one number",
+    lambda h: None: "it returns None, but a loss is an expression of its arguments",
+    lambda h: h[0, 0] > 1: "it returns h0_0 > 1, but a loss is an expression",
+    lambda h: "h": "it returns 'h', but a loss is an expression",
+    lambda h: h[0, 0] + Symbol("omega"): "its value holds omega, which is none of its arguments",
+    lambda h: h[5, 0]: "the function fails on symbols: index 5 is out of bounds",
+    lambda h, a: a * h[0, 0]: 'its argument "a" has no value: give it a default, or set loss.parameters.a',
+    lambda h, a="x": h[0, 0]: "its argument \"a\" must be a number, but its default is 'x'",
+    lambda *h: h[0]: 'it takes "*h", but must name its arguments',
+    lambda h, k: fn.softmax(h[0, 0]): "functions.softmax takes an array with one or two axes",
+    lambda h: fn.softmax(h, causal=True): "functions.softmax is causal, but its array has the shape (3, 2)",
+    lambda h: fn.exp("h"): "functions.exp takes numbers, symbols and arrays of these, not 'h'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_that_are_no_losses_are_refused(function):
+    with pytest.raises(FormulaError) as caught:
+        traced(function, SIZES, {})
+    assert FUNCTIONS[function] in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def problem_of(expression, **loss) -> Problem:
+    clusters = [{"sigma": 0.9, "mean": [0.0]}, {"sigma": 0.8, "mean": [1.4]}]
+    law = {"kind": "single-location", "probability": 0.6}
+    tokens = {"kind": "mixture", "length": 3, "clusters": clusters, "law": law}
+    return Problem.from_dict(
+        {
+            "tokens": tokens | {"mean_teacher": [[0.9], [0.2]]},
+            "positions": {"kind": "none"},
+            "teacher": {"rank": 2, "noise": 0.2},
+            "student": {"rank": 2},
+            "loss": {"kind": "expression", "expression": expression, **loss},
+        }
+    )
+
+
+def test_a_problem_with_a_function_is_data():
+    first = problem_of(attention)
+    assert dict(first.loss.parameters or {}) == {"beta": 1.3}
+    again = Problem.from_toml(first.to_toml())
+    assert again == first
+    assert again.hash == first.hash == problem_of(attention).hash
+    assert dict(problem_of(attention, parameters={"beta": 2.0}).loss.parameters or {}) == {"beta": 2.0}
+    assert first.with_fields({"loss.parameters.beta": 2.0}) == problem_of(attention, parameters={"beta": 2.0})
+    assert first.with_fields({"loss.expression": attention}) == first
+    assert first.loss.form.cluster_columns == 1
+    assert first.loss.form.has_kink
+
+
+def test_the_sizes_are_those_of_the_problem():
+    loss = {"kind": "expression", "expression": "sum(abs(h))"}
+    one, two = (Problem.from_dict({"tokens": {"length": n}, "loss": loss}) for n in (1, 3))
+    assert one.with_fields({"tokens.length": 3}) == two
+    assert one.loss.form != two.loss.form
+    shared, before = two.loss, two.loss.form
+    other = Problem.from_dict({"tokens": {"length": 2}, "loss": loss})
+    assert Problem(tokens=other.tokens, loss=shared).loss.form == other.loss.form
+    assert shared.form == before
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        ("sum(h @ k)", r"^loss\.expression cannot be used: 'h @ k' multiplies"),
+        (branches, r"^loss\.expression cannot be used: the function branches on h0_0 > k0_0"),
+        (3, r"^loss\.expression must be a formula in the local fields h and k, or a function of them"),
+        ("sum(sign(h))*noise[0, 0]", r"^loss\.expression takes sign\(h\d_\d\), which jumps"),
+        (lambda h, k, noise: -(h**4).sum() + noise[0, 0], r"^loss\.expression falls without bound"),
+    ],
+)  # fmt: skip
+def test_problems_name_the_field(expression, says):
+    with pytest.raises(ProblemError, match=says):
+        problem_of(expression)
