@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from sympy import Basic, Expr, Float, NumberSymbol, sympify
+from sympy import Basic, Expr, Float, NumberSymbol, Symbol, sympify
 from sympy.printing.str import StrPrinter
 
 from derivations.algebra.common_parts import common_parts
@@ -137,7 +137,8 @@ def _expression(value: Any) -> Any:
 def _text(expression: Any, taken: list[str]) -> str:
     """An expression as a formula; what it has twice stands in a line of its own."""
     letter = next(letter for letter in "xyuvwzabdefg" if not any(re.fullmatch(rf"{letter}\d+", one) for one in taken))
-    shared, (last,) = common_parts([expression], letter)
+    named = {parameter_symbol(name): Symbol(name, real=True) for name in taken}
+    shared, (last,) = common_parts([expression.xreplace(named)], letter)
     lines = [f"{name} = {_print(value)}" for name, value in shared]
     return "\n".join([*lines, _print(last)])
 
