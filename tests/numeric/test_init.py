@@ -122,6 +122,12 @@ NEEDS = {
     "regularizer.expression": {"regularizer.kind": "expression"},
     "loss.width": {"loss.kind": "values"},
     "loss.expression": {"loss.kind": "expression"},
+    "loss.parameters": {"loss.kind": "expression", "loss.expression": "(h0_0 - beta*k0_0)**2"},
+    "loss.trained": {
+        "loss.kind": "expression",
+        "loss.expression": "(h0_0 - beta*k0_0)**2",
+        "loss.parameters": {"beta": 2.0},
+    },
     "integration.nodes": {"integration.rule": "sobol"},
 }
 

@@ -918,7 +918,7 @@ def test_own_functions_are_checked_where_there_are_any(monkeypatch):
     assert calls == [("score", "z/(1 + z**2)", 3, "student.score"), ("regularizer", own, 2)]
     calls.clear()
     Problem(student=Student(tied=False), teacher=Teacher(rank=2), loss=Loss(kind="expression", expression="h0_0*k0_1"))
-    assert calls == [("loss", "h0_0*k0_1", 2, 2, 2, 0.0, ())]
+    assert calls == [("loss", "h0_0*k0_1", 2, 2, 2, 0.0, (), {})]
 
 
 # --- changing fields ------------------------------------------------------------------------
