@@ -29,7 +29,6 @@ from attnphase.state_evolution.starts import vanishes
 __all__ = ["Curve", "Followed", "fine_enough", "follow_field", "on_curve"]
 
 _LARGEST, _MOST = 0.2, 200  # length of a step, with the field in units of half the range, and points on a side
-_CLOSER = 0.1  # share of the tolerance to which a point is solved again that has not converged in its own units
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,8 +257,8 @@ def _solved(family: Family, place: Array) -> tuple[Run, SolvedPoint, Array]:
     map_, found = _found(family, place)
     jumps = family.rule.by_chance and found.residual > share_of_node(family.rule)
     if found.residual > settings.tolerance and not jumps:
-        share = settings.tolerance / found.residual  # of the units that the trace has
-        across, tolerance = tangent_of(jacobian, place), share * _CLOSER * settings.tolerance
+        share = float(np.min(map_.scales(found.point) / family.scale))  # of its own units in those of the trace
+        across, tolerance = tangent_of(jacobian, place), share * settings.tolerance
         map_, found = _found(family, corrected(family, place, across, jacobian, tolerance).place)
     run = Run(map_.system, map_.alpha, settings, family.sector, maps=family.maps)
     measured = measured_at(run, family.rules, map_, found, response)

@@ -248,6 +248,16 @@ def test_points_by_lines_are_those_of_solves_by_other_nodes():
             assert difference < 3.5 * np.hypot(one.point.errors[name], alone.errors[name]).max()
 
 
+def test_points_converge_in_their_own_units():
+    """The largest strengths have q a hundred times smaller than the start, in whose units the curve is traced."""
+    one_token = {"tokens.length": 1, "positions.kind": "none", "loss.kind": "logistic"}
+    setting = Setting(Problem().with_fields(one_token), 4.0, "regularizer.strength")
+    curve = follow_field(setting, "semantic", (0.001, 1.0), settings=SolverSettings(threads=1, stability=False))
+    sizes = [float(one.point.values["q"].item()) for one in curve.points]
+    assert max(sizes) > 100 * min(sizes)
+    assert {one.point.status for one in curve.points} == {Status.converged}
+
+
 def test_a_curve_by_lines_turns_back_where_the_extended_system_has_the_fold():
     """Thresholds say 7.2620(5): there an eigenvalue of the map is one."""
     problem = Problem.paper(omega=0.3, sigma=0.6)
