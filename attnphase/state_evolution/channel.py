@@ -28,7 +28,7 @@ __all__ = ["Channel", "ChannelPass", "replicates_in"]
 # Where the student's fields have no variance C given the teacher's (the trivial point; Q - K of an untied student)
 # Stein's form of V_hat is 0/0. There the channel adds a variance f, this share of rho as a teacher with the student's
 # logits would have it: V_hat becomes a finite difference of E[g]. Variance acts like noise of the labels, so that it is
-# added only where needed: f exp(-(C/f)^2) grows with C and has at C = 0 the slope of C.
+# added only where needed: f / (1 + (C/f)^2) grows with C and has at C = 0 the slope of C.
 _VARIANCE_FLOOR = 1e-8
 
 
@@ -121,7 +121,7 @@ class Channel:
         natural = np.trace(sample.clean_rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
         floor = _VARIANCE_FLOOR * natural * np.outer(units, units)
         values, vectors = np.linalg.eigh((overlaps.q - theta @ _solved(rho, theta.mT)) / floor)
-        share = (vectors * np.exp(-np.square(np.maximum(values, 0.0)))[..., None, :]) @ vectors.mT
+        share = (vectors * (1 / (1 + np.square(np.maximum(values, 0.0))))[..., None, :]) @ vectors.mT
         return replace(overlaps, q=overlaps.q + floor * share)
 
     @cached_property

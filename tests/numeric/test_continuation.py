@@ -377,6 +377,21 @@ def test_a_curve_of_a_branch_that_may_be_none_is_refused():
         ap.follow(noisy, "alpha", (1.7, 1.9), settings=SETTINGS)
 
 
+def test_an_uninformed_student_under_a_strong_ridge_has_no_weights():
+    setting = Setting(Problem.paper(omega=0.29), 2.1, "regularizer.strength")
+    curve = follow_field(setting.at(0.05), "uninformed", (0.05, 0.3), settings=replace(SETTINGS, stability=False))
+    assert curve.ends == (Ending.edge, Ending.weightless)
+    assert curve.points[-1].point.values["q"].max() < 1e-4 * curve.points[0].point.values["q"].max()
+
+
+def test_exact_recovery_of_the_teacher_has_an_edge():
+    """The smallest mean absolute deviation of labels without noise is the teacher, above some alpha."""
+    deviation = {"loss.kind": "expression", "loss.expression": "abs(h0_0 - k0_0)"}
+    problem = Problem().with_fields({"tokens.length": 1, "positions.kind": "none", **deviation})
+    curve = follow_field(Setting(problem, 2.1), "semantic", (0.4, 2.1), settings=replace(SETTINGS, stability=False))
+    assert curve.ends == (Ending.recovered, Ending.edge)
+
+
 # --- where m and theta leave zero -------------------------------------------------------------------------------------
 
 
