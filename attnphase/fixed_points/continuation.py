@@ -271,7 +271,8 @@ def on_curve(family: Family, place: Array, along: Array, branch: str, index: int
 
     def displaced_in(across: Array) -> Array:
         matrix, changes = np.vstack([jacobian, across]), np.vstack([-moved.T, np.zeros(len(moved))])
-        return np.linalg.lstsq(matrix, changes, rcond=None)[0]
+        found: Array = np.linalg.lstsq(matrix, changes, rcond=None)[0].astype(float, copy=False)
+        return found
 
     errors, unit = np.linalg.norm(displaced_in(tangent), axis=1), family.unit(place[-1])
 
