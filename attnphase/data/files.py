@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import xarray as xr
+from xarray.backends import NetCDF4DataStore
 
 from attnphase import arguments
 from attnphase.data.text import json_text
 from attnphase.data.validate import validate_dataset
 from attnphase.errors import DatasetError
-from attnphase.files.reading import LARGEST_BINARY, open_input
+from attnphase.files.reading import LARGEST_BINARY, open_input, reason
 from attnphase.files.writing import check_dataset, write_file
 from attnphase.lazy import loaded_on_use
 
@@ -86,12 +87,14 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     def refuse(sentence: str) -> DatasetError:
         return DatasetError(f"{path}: {sentence}")
 
-    with open_input(path, "netCDF file", LARGEST_BINARY, refuse) as file, _reading(refuse):
-        # netCDF takes names in UTF-8 only
-        name = str(path) if os.name != "posix" or str(path).isprintable() else f"/dev/fd/{file.fileno()}"
-        _check_content(name, refuse)
-        ds = xr.load_dataset(name, engine="netcdf4")
-        ds = ds.drop_encoding()
+    # from memory: HDF5 keeps a damaged file open, and takes what it knows of it for the file that is written there next
+    with (
+        open_input(path, "netCDF file", LARGEST_BINARY, refuse) as file,
+        _reading(refuse),
+        netCDF4.Dataset("image", memory=file.read()) as image,
+    ):
+        _check_content(image, refuse)
+        ds = xr.open_dataset(NetCDF4DataStore(image)).load().drop_encoding()
     for name in ds.coords:
         if ds[name].dtype.kind in "OT":  # strings, depending on xarray's version
             ds[name] = ds[name].astype(str)
@@ -108,13 +111,12 @@ def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
     except DatasetError:
         raise
     except (OSError, RuntimeError, ValueError, AttributeError) as error:  # what a damaged file raises
-        raise refuse(f"this is not a netCDF file, or it is truncated or damaged ({error}).") from None
+        raise refuse(f"this is not a netCDF file, or it is truncated or damaged ({reason(error)}).") from None
 
 
-def _check_content(path: str, refuse: Callable[[str], DatasetError]) -> None:
+def _check_content(image: netCDF4.Dataset, refuse: Callable[[str], DatasetError]) -> None:
     """Refuse variables that fill no file but would fill the memory: what was never written takes no place."""
-    with netCDF4.Dataset(path) as file:
-        sizes = {name: 8 * math.prod(variable.shape) for name, variable in file.variables.items()}
+    sizes = {name: 8 * math.prod(variable.shape) for name, variable in image.variables.items()}
     if sum(sizes.values()) > LARGEST_BINARY:
         largest = max(sizes, key=lambda name: sizes[name])
         raise refuse(f'variable "{largest}" has {sizes[largest] // 8} entries, more than can be held in memory.')

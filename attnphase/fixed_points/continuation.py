@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 
 from attnphase.arrays import Array
-from attnphase.errors import ProblemError
+from attnphase.errors import NotFoundError, ProblemError
 from attnphase.fixed_points.extended import FLAT
 from attnphase.fixed_points.family import Family, family_of, share_of_node, started
 from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at
@@ -22,6 +22,7 @@ from attnphase.integration.rules import Rule
 from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.arclength import CurvePoint, Steps, corrected, tangent_of, turned_back
 from attnphase.solvers.iteration import FixedPoint, Status
+from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import vanishes
@@ -29,7 +30,6 @@ from attnphase.state_evolution.starts import vanishes
 __all__ = ["Curve", "Followed", "fine_enough", "follow_field", "on_curve"]
 
 _LARGEST, _MOST = 0.2, 200  # length of a step, with the field in units of half the range, and points on a side
-_CLOSER = 0.1  # share of the tolerance to which a point is solved again that has not converged in its own units
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,12 @@ class Followed:
     point : BranchPoint
     value, value_error : float
         Of the field; the error is that of the place where the curve is met at right angles.
+    signal : float
+        The coordinate that is the order parameter, in its errors where the curve is met at right angles; infinite if
+        none was named.
+    held : (N,) array
+        By what other nodes, and the rest of the iteration, displace the field where the order parameter is held, as at
+        a fold: the squares add up to the variance. Empty if no order parameter was named.
     eigenvalue : float
         Largest real part of an eigenvalue of the map's Jacobian among points that share the branch's symmetries.
     unstable : int
@@ -54,6 +60,8 @@ class Followed:
     point: BranchPoint
     value: float
     value_error: float
+    signal: float
+    held: Array
     eigenvalue: float
     unstable: int
     arclength: float = 0.0
@@ -104,6 +112,8 @@ def follow_field(
     ------
     ProblemError
         The branch does not exist at the start.
+    NotFoundError
+        Whether it does is not decided.
     """
     settings = settings or SolverSettings()
     overlaps = start if start is not None else solved_start(setting, branch, settings, callback)
@@ -118,8 +128,14 @@ def follow_field(
             name, f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one."
         )
     family, place = fine_enough(begun.family, begun.place)
+    first = on_curve(family, place, np.eye(len(place))[-1], branch, begun.amplitudes[0])
+    if any(begun.leasts.values()) and first[1].signal <= ERRORS:
+        finer = "more integration.nodes" if family.rule.by_chance else "a smaller integration.standard_error"
+        raise NotFoundError(
+            f"whether there is a {branch} branch at {setting.field} = {setting.value:g} is not decided, as its order"
+            f" parameter is zero within {ERRORS:g} standard errors: start elsewhere, or ask for {finer}."
+        )
     begun, covered = replace(begun, family=family, place=place), [setting.value]
-    first = on_curve(family, place, np.eye(len(place))[-1], branch)
 
     def told(found: Followed) -> None:
         covered.append(found.value)
@@ -162,10 +178,10 @@ def _side(
         if (turn := turned_back(traced, steps)) is not None:
             return side[: turn + 1], Ending.stuck
         try:
-            here = on_curve(family, point.place, point.tangent, branch)
+            here = on_curve(family, point.place, point.tangent, branch, start.amplitudes[0])
             if not family.rule.by_chance and side[-1][0].tangent[-1] * here[0].tangent[-1] < 0:
                 place, along = _at_fold(family, side[-1][0], here[0], steps)
-                side.append(on_curve(family, place, along, branch))
+                side.append(on_curve(family, place, along, branch, start.amplitudes[0]))
                 traced.insert(-1, side[-1][0])
         except ArithmeticError:
             return side, Ending.stuck
@@ -194,15 +210,29 @@ def _at_fold(family: Family, before: CurvePoint, after: CurvePoint, steps: Steps
 
 
 def _with_turns(curve: list[Followed]) -> tuple[Followed, ...]:
-    """The points, marked where the field turns back by more than twice its error."""
+    """The points, marked where the field turns back by more than twice the error of that, on both sides.
+
+    Single nodes that change their minima make the field go to and fro, by no more than its error where the order
+    parameter is held.
+    """
     from scipy.signal import find_peaks  # which takes half a second
 
-    values, errors = np.array([one.value for one in curve]), np.array([one.value_error for one in curve])
-    turns: set[int] = set()
+    values, turns = np.array([one.value for one in curve]), set[int]()
     for side in (1.0, -1.0):
         places, found = find_peaks(side * values, prominence=0.0)
-        turns |= {int(i) for i, depth in zip(places, found["prominences"], strict=True) if depth > 2 * errors[i]}
+        for i, left, right in zip(places, found["left_bases"], found["right_bases"], strict=True):
+            noise = np.array([_error_between(curve[i], one) for one in curve])
+            beyond = side * (values[i] - values) > 2 * noise
+            if beyond[left:i].any() and beyond[i + 1 : right + 1].any():
+                turns.add(int(i))
     return tuple(replace(one, turn=i in turns) for i, one in enumerate(curve))
+
+
+def _error_between(one: Followed, other: Followed) -> float:
+    """Of the difference of the field, of which the same nodes displace both ends."""
+    if one.held.shape == other.held.shape:
+        return float(np.linalg.norm(one.held - other.held))
+    return float(np.hypot(np.linalg.norm(one.held), np.linalg.norm(other.held)))
 
 
 def fine_enough(family: Family, place: Array) -> tuple[Family, Array]:
@@ -225,8 +255,8 @@ def fine_enough(family: Family, place: Array) -> tuple[Family, Array]:
             return family, place
 
 
-def on_curve(family: Family, place: Array, along: Array, branch: str) -> Point:
-    """Everything measured at a place of a curve.
+def on_curve(family: Family, place: Array, along: Array, branch: str, index: int | None = None) -> Point:
+    """Everything measured at a place of a curve, of which a coordinate may be the order parameter.
 
     Raises
     ------
@@ -236,14 +266,22 @@ def on_curve(family: Family, place: Array, along: Array, branch: str) -> Point:
     run, solved, jacobian = _solved(family, place)
     point = branch_point(run, branch, solved.map_, solved.found, solved.measured, solved.response)
     tangent, eigenvalues = tangent_of(jacobian, along), np.linalg.eigvals(solved.response.jacobian).real
-    # where the curve meets the plane across it under other nodes
-    moved = solved.measured.moved.images / family.scale
-    matrix = np.vstack([jacobian, tangent])
-    displaced = np.linalg.lstsq(matrix, np.vstack([-moved.T, np.zeros(len(moved))]), rcond=None)[0][-1]
+    # where the curve meets a plane under other nodes
+    moved = np.vstack([solved.measured.moved.images, solved.found.image - solved.found.point]) / family.scale
+
+    def displaced_in(across: Array) -> Array:
+        matrix, changes = np.vstack([jacobian, across]), np.vstack([-moved.T, np.zeros(len(moved))])
+        found: Array = np.linalg.lstsq(matrix, changes, rcond=None)[0].astype(float, copy=False)
+        return found
+
+    errors, unit = np.linalg.norm(displaced_in(tangent), axis=1), family.unit(place[-1])
+
     found = Followed(
         point=replace(point, restart=replace(point.restart, rule=None, minima=None)),
         value=family.value(place[-1]),
-        value_error=family.unit(place[-1]) * float(np.linalg.norm(displaced)),
+        value_error=unit * float(errors[-1]),
+        signal=np.inf if index is None else float(abs(place[index]) / errors[index]),
+        held=np.empty(0) if index is None else unit * displaced_in(np.eye(len(place))[index])[-1],
         eigenvalue=float(eigenvalues.max()),
         unstable=int((eigenvalues > 1).sum()),
     )
@@ -258,8 +296,8 @@ def _solved(family: Family, place: Array) -> tuple[Run, SolvedPoint, Array]:
     map_, found = _found(family, place)
     jumps = family.rule.by_chance and found.residual > share_of_node(family.rule)
     if found.residual > settings.tolerance and not jumps:
-        share = settings.tolerance / found.residual  # of the units that the trace has
-        across, tolerance = tangent_of(jacobian, place), share * _CLOSER * settings.tolerance
+        share = float(np.min(map_.scales(found.point) / family.scale))  # of its own units in those of the trace
+        across, tolerance = tangent_of(jacobian, place), share * settings.tolerance
         map_, found = _found(family, corrected(family, place, across, jacobian, tolerance).place)
     run = Run(map_.system, map_.alpha, settings, family.sector, maps=family.maps)
     measured = measured_at(run, family.rules, map_, found, response)

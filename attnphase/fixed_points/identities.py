@@ -125,7 +125,8 @@ def stein_violations(
 ) -> dict[str, tuple[float, float]]:
     """Largest differences of V_hat and theta_hat from the residual's mean derivatives, relative, with their errors.
 
-    Not numbers where the proximal point jumps at places that are not known, and where the conjugate vanishes.
+    Not numbers where the proximal point jumps at places that are not known, where the conjugate vanishes, and by tensor
+    rules where q does not depend on it.
 
     Parameters
     ----------
@@ -159,8 +160,11 @@ def stein_violations(
         if not (rule.randomised or rule.latent_first) and away.any():
             # the gauges of a tensor rule are tensor rules, which miss the same fields: this side is to serve q's error
             assert map_.last is not None
-            shifted = replace(map_.last.conjugates.mean(), **{name: getattr(whole, name)})
-            error = np.abs(away) / _errors_of_q(map_, x, response, moved, shifted)
+            hats, far = map_.last.conjugates.mean(), max(_STEP * size / np.abs(away).max(), 1.0)  # beyond rounding
+            shifted = replace(hats, **{name: getattr(hats, name) + far * away[:, None]})
+            if (shift := _errors_of_q(map_, x, response, moved, shifted)) == 0:  # q does not know of it
+                continue
+            error = far * np.abs(away) / shift
         if not rule.randomised and (np.abs(away) > error).any():
             # derivatives are less smooth than what they are derived from, and a rule may be less precise for them
             others = [_of_gauge(gauge, x, name) for gauge in gauges() if gauge(x) is not None]

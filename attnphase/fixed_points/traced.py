@@ -24,6 +24,7 @@ from attnphase.processes.progress import Callback
 from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.copies import RESOLVED
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps, vanishes
@@ -56,6 +57,8 @@ class Ending(StrEnum):
     edge = "at the edge of the range"
     fold = "where the field turns back"
     onset = "where the order parameter vanishes"
+    weightless = "where the weights vanish"
+    recovered = "at the edge of the exact recovery of the teacher"
     most = "after as many points as allowed"
     stuck = "where no step leads on"
 
@@ -294,7 +297,7 @@ def _side(start: Start, sign: int, between: tuple[float, float]) -> tuple[list[C
     end = Ending.stuck
     for one in walk(start, sign, between, steps_along(start.family)):
         if isinstance(one, Ending):
-            end = Ending.stuck if one is Ending.most else one
+            end = one if one in {Ending.edge, Ending.onset} else Ending.stuck
         elif behind or (points and sign * (one.place[-1] - points[-1].place[-1]) < 0):
             behind.append(one)
             if sign * (points[-1].place[-1] - one.place[-1]) > _BACK:
@@ -341,7 +344,23 @@ def walk(start: Start, sign: float, between: tuple[float, float], steps: Steps) 
         raise ArithmeticError(f"no derivative is known where a branch begins at {family.value(start.place[-1]):.4g}")
     ended = _short_of(family, last, (low, high), steps)
     yield from ended or ()
-    yield Ending.edge if ended is not None else Ending.most if count >= steps.most else Ending.stuck
+    yield Ending.edge if ended is not None else Ending.most if count >= steps.most else _stuck(start, last, steps)
+
+
+def _stuck(start: Start, last: CurvePoint, steps: Steps) -> Ending:
+    """Why no step leads on from a point, where the equations tell."""
+    family, (index, *_) = start.family, start.amplitudes
+    x, value = family.split(last.place)
+    overlaps, map_ = family.sector.unpack(x), family.map_at(value)
+    assert map_ is not None
+    theta, rho = overlaps.theta, map_.system.sample_law.rho
+    left = np.trace(overlaps.q - theta @ np.linalg.solve(rho, theta.mT), axis1=-2, axis2=-1).sum()
+    if left < RESOLVED * np.trace(overlaps.q, axis1=-2, axis2=-1).sum():
+        return Ending.recovered
+    ahead = -last.place[index] / last.tangent[index]
+    if not Branch.named(start.branch).is_informed and 0 <= ahead <= steps.first:  # beyond it q would be negative
+        return Ending.weightless
+    return Ending.stuck
 
 
 def _short_of(

@@ -25,9 +25,10 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["Channel", "ChannelPass", "replicates_in"]
 
-# Directions of W with no overlap (the trivial point; Q - K of an untied student) have q = 0, where Stein's form of
-# V_hat is 0/0. A variance of this share of rho, as a teacher with the student's logits would have it, is added in the
-# channel: V_hat becomes a finite difference of E[g].
+# Where the student's fields have no variance C given the teacher's (the trivial point; Q - K of an untied student)
+# Stein's form of V_hat is 0/0. There the channel adds a variance f, this share of rho as a teacher with the student's
+# logits would have it: V_hat becomes a finite difference of E[g]. Variance acts like noise of the labels, so that it is
+# added only where needed: f / (1 + (C/f)^2) grows with C and has at C = 0 the slope of C.
 _VARIANCE_FLOOR = 1e-8
 
 
@@ -107,8 +108,8 @@ class Channel:
 
         The noise of the labels belongs to it, unless they are to be `clean`.
         """
-        sample, q = self.system.sample_law, self.floored(overlaps).q
-        rho = sample.clean_rho if clean else sample.rho
+        sample = self.system.sample_law
+        rho, q = (sample.clean_rho if clean else sample.rho), self.floored(overlaps, clean=clean).q
         noise = np.full(len(rho), 0.0 if clean else sample.noise)
         means = np.ascontiguousarray(overlaps.m[..., 0])
         teacher_root = matrix_root(rho)
@@ -117,21 +118,19 @@ class Channel:
         none = np.tile(np.eye(sum(lift.shape[-2:])), (*lift.shape[:-2], 1, 1))
         return FieldLaw(root, lift, teacher_root, _turn(q, root, lift) if self.turned else none, means, noise)
 
-    def floored(self, overlaps: Overlaps) -> Overlaps:
+    def floored(self, overlaps: Overlaps, *, clean: bool = False) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""
-        return replace(overlaps, q=overlaps.q + self._floor)
+        sample, units, theta = self.system.sample_law, self.system.units.matched, overlaps.theta
+        rho = sample.clean_rho if clean else sample.rho
+        natural = np.trace(sample.clean_rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
+        floor = _VARIANCE_FLOOR * natural * np.outer(units, units)
+        values, vectors = np.linalg.eigh((overlaps.q - theta @ _solved(rho, theta.mT)) / floor)
+        share = (vectors * (1 / (1 + np.square(np.maximum(values, 0.0))))[..., None, :]) @ vectors.mT
+        return replace(overlaps, q=overlaps.q + floor * share)
 
     def at(self, overlaps: Overlaps) -> Channel:
         """The channel with the trained parameters of these overlaps."""
         return self if len(overlaps.trained) == 0 else replace(self, system=self.system.at(overlaps.trained))
-
-    @cached_property
-    def _floor(self) -> Array:
-        """What is added to q, (r, r)."""
-        rho = self.system.sample_law.clean_rho
-        natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
-        units = self.system.units
-        return _VARIANCE_FLOOR * natural * np.diag(units.matched**2)
 
     @cached_property
     def signs(self) -> tuple[tuple[int, int], ...]:

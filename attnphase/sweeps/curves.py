@@ -8,7 +8,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.build import from_curve, from_solutions
-from attnphase.errors import SolverError
+from attnphase.errors import NotFoundError, SolverError
 from attnphase.fixed_points.continuation import follow_field
 from attnphase.fixed_points.deflation import solutions_of
 from attnphase.fixed_points.point import BranchPoint
@@ -68,6 +68,8 @@ def follow(
     ------
     ProblemError
         An argument is wrong, or there is no such branch at the start; the message names it.
+    NotFoundError
+        Whether there is such a branch at the start is not decided.
     """
     arguments.instance("problem", problem, Problem)
     branch = arguments.word("branch", branch, BRANCHES)
@@ -85,6 +87,8 @@ def follow(
         watched: dict[str, Any] = {"callback": line.callback, "advance": line.reach}
         try:
             found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, **watched)
+        except NotFoundError:
+            raise
         except ArithmeticError as error:
             raise SolverError(
                 f"the {branch} branch cannot be followed from {field} = {setting.value:g}: start elsewhere."

@@ -115,6 +115,6 @@ def check_shard(shard: Any) -> tuple[int, int] | None:
     found = _SHARD.fullmatch(shard) if isinstance(shard, str) else None
     number, count = map(int, found.groups()) if found else (1, 0)
     if not number <= count <= MOST_SHARES:
-        what = f'shard must be the number of a share and how many there are, as "3/16", not {arguments.shown(shard)}.'
-        raise ProblemError("shard", what)
+        what = f'K/N, share K from 1 to N of N shares, at most {MOST_SHARES} in all, as "3/16"'
+        raise ProblemError("shard", f"shard must be {what}, not {arguments.shown(shard)}.")
     return number, count

@@ -157,7 +157,7 @@ def test_texts_of_a_size_that_no_problem_has_are_not_read(tmp_path, read):
 def test_whatever_a_damaged_file_raises_is_a_sentence(tmp_path, monkeypatch, error):
     """A byte in the list of attributes gives an AttributeError, elsewhere it is another one."""
     path = tmp_path / "a.nc"
-    path.write_bytes(b"CDF")
+    netCDF4.Dataset(path, "w").close()
 
     def damaged(name, refuse):
         raise error("NetCDF: Can't open HDF5 attribute")
@@ -165,6 +165,25 @@ def test_whatever_a_damaged_file_raises_is_a_sentence(tmp_path, monkeypatch, err
     monkeypatch.setattr(files, "_check_content", damaged)
     with pytest.raises(DatasetError, match=r"truncated or damaged \(NetCDF: Can't open HDF5 attribute\)\.$"):
         load_dataset(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are listed on Linux alone")
+def test_damaged_files_are_closed(tmp_path):
+    """HDF5 would take what it knows of an open one for what is written there next, and end the process."""
+    path, generator = tmp_path / "a.nc", np.random.default_rng(3)
+    ds = from_points([made_up_point(Problem(), 1.3, "semantic")], {"alpha": [1.3]})
+    files.write_dataset(ds, path)
+    whole, refused = np.frombuffer(path.read_bytes(), dtype=np.uint8), 0
+    for _ in range(40):
+        damaged = whole.copy()
+        damaged[generator.integers(len(whole), size=20)] = generator.integers(256, size=20)
+        path.write_bytes(damaged.tobytes()[: generator.integers(100, len(whole))])
+        try:
+            load_dataset(path)
+        except DatasetError:
+            refused += 1
+        assert not any(one.exists() and one.samefile(path) for one in Path("/proc/self/fd").iterdir())
+    assert refused > 20
 
 
 @pytest.mark.parametrize(("read", "error"), [(load_dataset, DatasetError), (load_checkpoint, ExperimentError)])

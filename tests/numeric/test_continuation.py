@@ -12,7 +12,9 @@ from scipy import optimize
 import attnphase as ap
 from attnphase.data.build import from_curve, from_solutions, from_thresholds
 from attnphase.data.text import curve_table, solutions_table, thresholds_table
+from attnphase.errors import NotFoundError
 from attnphase.figures.boundaries import check_boundaries, draw_boundaries
+from attnphase.fixed_points import continuation
 from attnphase.fixed_points.continuation import follow_field
 from attnphase.fixed_points.deflation import _pull, solutions_of
 from attnphase.fixed_points.setting import Setting
@@ -248,6 +250,16 @@ def test_points_by_lines_are_those_of_solves_by_other_nodes():
             assert difference < 3.5 * np.hypot(one.point.errors[name], alone.errors[name]).max()
 
 
+def test_points_converge_in_their_own_units():
+    """The largest strengths have q a hundred times smaller than the start, in whose units the curve is traced."""
+    one_token = {"tokens.length": 1, "positions.kind": "none", "loss.kind": "logistic"}
+    setting = Setting(Problem().with_fields(one_token), 4.0, "regularizer.strength")
+    curve = follow_field(setting, "semantic", (0.001, 1.0), settings=SolverSettings(threads=1, stability=False))
+    sizes = [float(one.point.values["q"].item()) for one in curve.points]
+    assert max(sizes) > 100 * min(sizes)
+    assert {one.point.status for one in curve.points} == {Status.converged}
+
+
 def test_a_curve_by_lines_turns_back_where_the_extended_system_has_the_fold():
     """Thresholds say 7.2620(5): there an eigenvalue of the map is one."""
     problem = Problem.paper(omega=0.3, sigma=0.6)
@@ -257,6 +269,39 @@ def test_a_curve_by_lines_turns_back_where_the_extended_system_has_the_fold():
     assert abs(fold.value - 7.2620) < 3 * np.hypot(fold.value_error, 5e-4)
     assert fold.value_error < 2e-3
     assert fold.eigenvalue == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "held", "turns"),
+    [
+        ([1.0, 0.7, 0.95], [[0.1], [0.0], [-0.1]], [1]),
+        ([1.0, 0.7, 0.95], [[0.2], [0.0], [0.0]], []),
+        ([1.0, 0.7, 0.95], [[0.0], [0.0], [0.2]], []),
+        ([1.0, 0.7, 0.95], [[9.2], [9.1], [9.0]], [1]),
+        ([1.0, 0.7, 0.95], [[0.1, 0.0], [0.2], [0.1, 0.0]], []),
+        ([0.7, 1.0, 0.8, 0.4, 0.9, 0.1], [[0.0], [0.0], [0.5], [0.0], [0.3], [0.0]], [1]),
+        ([0.7, 1.0, 0.8, 0.4, 0.9, 0.1], [[0.0], [0.0], [0.5], [0.0], [0.2], [0.0]], [1, 3, 4]),
+    ],
+)
+def test_a_fold_is_seen_from_both_sides_beyond_errors(values, held, turns):
+    """Points on either side differ from it by more than twice the error of that."""
+    known = follow_field(Setting(COARSE, 1.6), "semantic", (1.58, 1.6), settings=SETTINGS).points[0]
+    points = [replace(known, value=v, held=np.array(rows)) for v, rows in zip(values, held, strict=True)]
+    assert [i for i, one in enumerate(continuation._with_turns(points)) if one.turn] == turns
+
+
+def test_errors_at_a_held_order_parameter_are_those_of_other_nodes():
+    """Alpha at one theta varies between seeds by its error, though the curve moves along itself alone."""
+    found = []
+    for seed in range(8):
+        problem = COARSE.with_fields({"integration.seed": seed})
+        curve = follow_field(Setting(problem, 1.2), "semantic", (1.05, 1.2), settings=SETTINGS)
+        sizes = [abs(one.point.values["theta"][0, 0, 0]) for one in curve.points]
+        errors = [np.linalg.norm(one.held) for one in curve.points]
+        assert sizes[0] < 0.113 < sizes[-1]
+        found.append([np.interp(0.113, sizes, of) for of in ([one.value for one in curve.points], errors)])
+    values, errors = np.transpose(found)
+    assert 0.5 < values.std(ddof=1) / np.sqrt((errors**2).mean()) < 2
 
 
 def test_other_fields_are_followed_as_well():
@@ -323,6 +368,28 @@ def test_other_shapes_are_followed_and_searched(changes, branch, found):
 def test_a_branch_that_is_not_there_cannot_be_followed():
     with pytest.raises(ap.ProblemError, match=r"there is no semantic branch at alpha = 0\.3"):
         follow_field(Setting(COARSE, 0.3), "semantic", (0.2, 1.0), settings=SETTINGS)
+
+
+def test_a_curve_of_a_branch_that_may_be_none_is_refused():
+    """Noise of the labels takes theta away, but for that of the nodes: the search ends, with input that can be used."""
+    noisy = Problem.paper(omega=0.31).with_fields({"teacher.noise": 0.1})
+    with pytest.raises(NotFoundError, match=r"semantic branch at alpha = 1\.9 is not decided, as its order parameter"):
+        ap.follow(noisy, "alpha", (1.7, 1.9), settings=SETTINGS)
+
+
+def test_an_uninformed_student_under_a_strong_ridge_has_no_weights():
+    setting = Setting(Problem.paper(omega=0.29), 2.1, "regularizer.strength")
+    curve = follow_field(setting.at(0.05), "uninformed", (0.05, 0.3), settings=replace(SETTINGS, stability=False))
+    assert curve.ends == (Ending.edge, Ending.weightless)
+    assert curve.points[-1].point.values["q"].max() < 1e-4 * curve.points[0].point.values["q"].max()
+
+
+def test_exact_recovery_of_the_teacher_has_an_edge():
+    """The smallest mean absolute deviation of labels without noise is the teacher, above some alpha."""
+    deviation = {"loss.kind": "expression", "loss.expression": "abs(h0_0 - k0_0)"}
+    problem = Problem().with_fields({"tokens.length": 1, "positions.kind": "none", **deviation})
+    curve = follow_field(Setting(problem, 2.1), "semantic", (0.4, 2.1), settings=replace(SETTINGS, stability=False))
+    assert curve.ends == (Ending.recovered, Ending.edge)
 
 
 # --- where m and theta leave zero -------------------------------------------------------------------------------------

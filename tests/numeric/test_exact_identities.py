@@ -126,6 +126,22 @@ def test_tensor_rules_that_serve_hold(problem, alpha, nodes):
     assert point.identities is Verdict.hold
 
 
+@pytest.mark.parametrize(("alpha", "strength"), [(0.5, 1.0), (0.47, 7.3), (1.3, 0.01)])
+def test_sides_that_differ_by_rounding_have_the_error_that_q_tells(alpha, strength):
+    """Of a square loss both are the same: rounding over what it moves q by would be infinite, or any number."""
+    square = {"loss.kind": "square", "tokens.sigma": 0.5, "regularizer.strength": strength}
+    point = point_of(SQUARE.with_fields({**square, "integration.rule": "gauss-hermite"}), alpha)
+    assert abs(point.values["violation_V_hat"]) < 1e-12
+    theta_hat, q_hat, V_hat = (float(point.values[name].item()) for name in ("theta_hat", "q_hat", "V_hat"))
+    # log q by log V_hat in the closed form; another share of it, of order one, is what the map answers
+    gamma = 0.25
+    slope = 2 * gamma * V_hat / (strength + gamma * V_hat)
+    q = gamma**2 * (gamma * theta_hat**2 + q_hat) / (strength + gamma * V_hat) ** 2
+    assert q == pytest.approx(point.values["q"].item(), rel=1e-6)
+    expected = SQUARE.integration.standard_error / slope
+    assert 0.5 < expected / point.errors["violation_V_hat"] < 1.5
+
+
 def test_jumps_across_the_lines_leave_the_lemma_open():
     """At α = .8 minima exchange on surfaces that lines hardly cross, and at the uninformed point along the lines."""
     point = point_of(PAPER, 0.81)
