@@ -22,6 +22,7 @@ from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.matching import at_problem, point_at, problem_of_runs
 from attnphase.checks.posterior import RunsOwnFrame, branches_of_limit
 from attnphase.checks.trajectories import compare_trajectories
+from attnphase.data.reading import problem_of
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.validate import validate_kind
 from attnphase.data.variables import RunStatus
@@ -266,7 +267,9 @@ def _quantities(
 ) -> Iterator[Quantity]:
     """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
-    names = (*frame.scalars, *frame.overlaps)
+    metrics = [f"metric_{name}" for name in problem_of(runs).metrics]
+    scalars = (*frame.scalars, *(name for name in metrics if name in point and name in runs))
+    names = (*scalars, *frame.overlaps)
     known = [name for name in names if name in point]
     _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")
     samples: list[dict[str, Array]] = []
@@ -274,7 +277,7 @@ def _quantities(
         here = runs.sel(dimension=d).transpose("seed", ...)
         here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
         _check_sizes(here, names, f"the runs of {start}, alpha = {alpha:g}, d = {d}")
-        samples.append({name: here[name].to_numpy() for name in frame.scalars} | frame.aligned(point, here))
+        samples.append({name: here[name].to_numpy() for name in scalars} | frame.aligned(point, here))
     status = Status(int(point["status"])).name
     for name in names:
         source = "test_error" if name == "test_error_sampled" else name

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field, InstanceOf
 from pydantic.dataclasses import dataclass
 
 from attnphase.arrays import Array
 from attnphase.problem.attention import Student, Teacher, matrices_of_weights
 from attnphase.problem.integration import Integration
 from attnphase.problem.loss import Loss
+from attnphase.problem.metrics import Metrics
 from attnphase.problem.positions import Positions
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.tables import table_or_zeros
@@ -26,7 +27,7 @@ __all__ = ["Sections"]
 
 @dataclass(frozen=True, config=CONFIG)
 class Sections:
-    """The seven sections; `attnphase.problem.problem.Problem` says what they are and reads them.
+    """The eight sections; `attnphase.problem.problem.Problem` says what they are and reads them.
 
     Raises
     ------
@@ -41,6 +42,7 @@ class Sections:
     regularizer: Annotated[Regularizer, Field(description="a table")] = Regularizer()
     integration: Annotated[Integration, Field(description="a table")] = Integration()
     loss: Annotated[Loss, Field(description="a table")] = Loss()
+    metrics: Annotated[InstanceOf[Metrics], BeforeValidator(Metrics.of)] = Metrics()
 
     @property
     def columns(self) -> int:
