@@ -238,5 +238,6 @@ def _check_values(
         raise ProblemError(
             field,
             f"{field} falls without bound, at least as the square of the fields: at"
-            f" {_shown({**at, **fall.point}, short)} it is {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a line.",
+            f" {_shown({**at, **fall.point}, short)} it is {fall.value:.4g}, and no minimum is left; let it be"
+            " bounded from below, or fall no faster than a line.",
         )

@@ -43,8 +43,8 @@ def metric_expression(text: str, length: int, columns: int, teacher_rank: int) -
     clusters = [Symbol(f"c{a}", real=True) for a in range(length)]
     model = formula_loss(text, length, columns, teacher_rank, noisy=True)
     known = model.loss(h, [[*own, *drawn, c] for own, drawn, c in zip(k, noise, clusters, strict=True)])
-    flat = (tuple(x for row in rows for x in row) for rows in (h, k, noise))
-    return with_known_functions(known), MetricSymbols(*flat, tuple(clusters))
+    student, teacher, entries = (tuple(x for row in rows for x in row) for rows in (h, k, noise))
+    return with_known_functions(known), MetricSymbols(student, teacher, entries, tuple(clusters))
 
 
 @dataclass(frozen=True, eq=False)
