@@ -240,6 +240,8 @@ def compare(
     if of_theory == "points":
         with progress_line(progress, "loading the kernels") as line:
             frame = Frame.of(problem, line.callback)
+    formulas = problem_of(theory).metrics.items() & problem.metrics.items()  # one name may have two formulas
+    metrics = sorted({f"metric_{name}" for name, _ in formulas} & {*theory} & {*experiment})
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):
@@ -247,7 +249,7 @@ def compare(
             point = point_at(theory, start, alpha)
             runs = experiment.sel(start=start, alpha=alpha)
             excluded += _excluded(runs, start, alpha)
-            quantities += _quantities(point, runs, frame, start, alpha, excluded)
+            quantities += _quantities(point, runs, frame, metrics, start, alpha, excluded)
     return Comparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
 
 
@@ -263,12 +265,17 @@ def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
 
 
 def _quantities(
-    point: xr.Dataset, runs: xr.Dataset, frame: Frame | RunsOwnFrame, start: str, alpha: float, excluded: list[str]
+    point: xr.Dataset,
+    runs: xr.Dataset,
+    frame: Frame | RunsOwnFrame,
+    metrics: Sequence[str],
+    start: str,
+    alpha: float,
+    excluded: list[str],
 ) -> Iterator[Quantity]:
     """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
-    metrics = [f"metric_{name}" for name in problem_of(runs).metrics]
-    scalars = (*frame.scalars, *(name for name in metrics if name in point and name in runs))
+    scalars = (*frame.scalars, *metrics)
     names = (*scalars, *frame.overlaps)
     known = [name for name in names if name in point]
     _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")

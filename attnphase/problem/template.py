@@ -64,6 +64,7 @@ _NOTES = {
     "loss.kind": "{}",
     "loss.width": 'with kind = "values": columns of the value matrices, {}',
     "loss.expression": 'with kind = "expression": a formula in the fields h0_0 (token 0, column 0), k0_0, ...',
+    "metrics.error": "a mean over fresh samples, under a name of your own: a formula as of a loss, which may jump",
     "integration.rule": "{}; published: the paper's 144 nodes",
     "integration.standard_error": "relative, asked for on q",
     "integration.seed": "of the points",
@@ -93,6 +94,11 @@ def template(problem: Problem) -> str:
             lines += [*([""] if lines else []), f"[{home}]"]
             section = home
         if not _applies(problem, name):
+            continue
+        if home == "metrics":
+            lines.append(f"# {note}")
+            lines += [f"{key} = {_toml(value)}" for key, value in problem.metrics.items()]
+            lines += [] if problem.metrics else [f"# {key} = {_toml(_example(problem, name))}"]
             continue
         part = getattr(problem, home)
         value, begin = plain.get(home, {}).get(key, getattr(part, key)), ""
@@ -225,6 +231,7 @@ def _example(problem: Problem, name: str) -> Any:
         "regularizer.prox": "module:function",
         "loss.width": 1,
         "loss.expression": LOSSES["expression"].example["loss.expression"],
+        "metrics.error": "(1 - sign(h0_0*k0_0))/2",
         "integration.nodes": 1024,
     }[name]
 
