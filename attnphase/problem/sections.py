@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, InstanceOf
+from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from attnphase.arrays import Array
@@ -42,7 +43,7 @@ class Sections:
     regularizer: Annotated[Regularizer, Field(description="a table")] = Regularizer()
     integration: Annotated[Integration, Field(description="a table")] = Integration()
     loss: Annotated[Loss, Field(description="a table")] = Loss()
-    metrics: Annotated[InstanceOf[Metrics], BeforeValidator(Metrics.of)] = Metrics()
+    metrics: Annotated[Mapping[str, str], PlainValidator(Metrics.of)] = Metrics()
 
     @property
     def columns(self) -> int:

@@ -52,7 +52,7 @@ RIGHT = {
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
     "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "identity": {FLAG}, "force": {FLAG}, "resume": {FLAG},
-    "experiment": {FLAG}, "experiments": {FLAG}, "y": {NUMBERS},
+    "experiment": {FLAG}, "experiments": {FLAG}, "metrics": {MAPPING}, "y": {NUMBERS},
     "scale": {NUMBERS}, "angle": {NUMBERS}, "noise": {NUMBERS}, "until": {NUMBERS}, "records": {NUMBERS},
     "batch": {NUMBERS},
     "concrete": {FLAG}, "transitions": {FLAG}, "thresholds": {FLAG}, "channel": {WORD},
