@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import attnphase as ap
 from attnphase.checks.comparison import compare
-from attnphase.data.build import from_runs
+from attnphase.data.build import from_points, from_runs
 from attnphase.data.variables import EXPERIMENT_VARIABLES, with_metrics
 from attnphase.errors import CompareError, ProblemError
 from attnphase.fixed_points.settings import SolverSettings
@@ -23,6 +23,7 @@ from attnphase.problem.problem import Problem
 from attnphase.state_evolution.metrics import metric_means
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
+from attnphase.sweeps.refinement import line_of_parts
 from tests.numeric.test_sample_law import tilted
 from tests.numeric.test_stated_errors import assert_calibrated
 
@@ -189,6 +190,13 @@ def test_datasets_have_a_variable_for_each(tmp_path: Path):
         assert abs(apart) < 4 * np.hypot(loaded[f"{name}_stderr"].sel(alpha=1.7).item(), one[f"{name}_stderr"].item())
     with pytest.raises(ap.DatasetError, match='"metric_B" is not part of the schema'):
         ap.validate_dataset(loaded.rename(metric_A="metric_B"))
+
+
+def test_refined_sweeps_leave_metrics_out_where_they_solve_nothing():
+    solved = from_points([solve_point(LOGISTIC, 1.9, "semantic", settings=SETTINGS)], {"alpha": [1.9]})
+    line = line_of_parts([(np.array([1]), solved)], 3, solved)
+    for name in ("metric_wrong", "metric_wrong_stderr"):
+        np.testing.assert_array_equal(line[name], [np.nan, solved[name].item(), np.nan])
 
 
 def test_metrics_change_no_kernel_and_no_other_problem():

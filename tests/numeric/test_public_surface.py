@@ -52,7 +52,7 @@ RIGHT = {
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
     "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "identity": {FLAG}, "force": {FLAG}, "resume": {FLAG},
-    "experiment": {FLAG}, "experiments": {FLAG}, "metrics": {MAPPING}, "y": {NUMBERS},
+    "experiment": {FLAG}, "experiments": {FLAG}, "y": {NUMBERS},
     "scale": {NUMBERS}, "angle": {NUMBERS}, "noise": {NUMBERS}, "until": {NUMBERS}, "records": {NUMBERS},
     "batch": {NUMBERS},
     "concrete": {FLAG}, "transitions": {FLAG}, "thresholds": {FLAG}, "channel": {WORD},
@@ -61,7 +61,7 @@ RIGHT = {
     "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "at": {MAPPING}, "shapes": {MAPPING},
     # sections of a problem, as tables
     "tokens": {MAPPING}, "positions": {MAPPING}, "teacher": {MAPPING}, "student": {MAPPING}, "loss": {MAPPING},
-    "regularizer": {MAPPING}, "integration": {MAPPING},
+    "regularizer": {MAPPING}, "integration": {MAPPING}, "metrics": {MAPPING},
 }  # fmt: skip
 # where the same name means something else
 RIGHT_HERE = {
