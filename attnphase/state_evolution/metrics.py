@@ -61,12 +61,12 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
     means = np.zeros((REPLICATES, 2, len(problem.metrics)))
     for c, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
         for s, nodes in enumerate(rule.nodes):
-            xi, zeta, z = np.split(nodes, [student, fields], axis=1)
-            scaled, shares = law.drawn(c, zeta.reshape(-1, length, rank))
-            k = law.means[c, :, :rank] + np.einsum("lij,nlj->nli", root[sites], scaled)
-            h = overlaps.m[sites, :, 0] + np.einsum("lij,nlj->nli", lift[sites], scaled)
-            h += np.einsum("lij,nlj->nli", spread[sites], xi.reshape(-1, length, columns))
-            noise = deviation * z.reshape(-1, length, length) if deviation else np.zeros((points, length, length))
+            xi, zeta, z = np.split(nodes.T, [student, fields])
+            drawn, shares = law.drawn(c, zeta.T.reshape(points, length, rank))
+            scaled = np.ascontiguousarray(drawn.transpose(1, 2, 0))
+            k = law.means[c, :, :rank, None] + root[sites] @ scaled
+            h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, points)
+            noise = deviation * z if deviation else np.zeros((length**2, points))
             values = shares * function(h, k, noise, clusters[sites])
             means[s] += probability * np.stack([values.mean(axis=1), np.abs(values).mean(axis=1)])
     return means

@@ -63,11 +63,11 @@ class MetricFunction:
     noisy: bool
 
     def __call__(self, h: Array, k: Array, noise: Array, clusters: Array) -> Array:
-        """The metrics (M, N) of fields (N, L, r) and (N, L, t), noise (N, L, L) and numbers of clusters (L,)."""
-        fields = (x.reshape(len(x), -1).T for x in (h, k, noise))
+        """The metrics (M, N) of fields (L, r, N) and (L, t, N), noise (L L, N) and numbers of clusters (L,)."""
+        count = h.shape[-1]
         with np.errstate(all="ignore"):  # exp may overflow on the way to a limit
-            rows = self.function(*(column for x in fields for column in x), *clusters)
-        return np.stack([np.broadcast_to(np.asarray(row, dtype=float), len(h)) for row in rows])
+            rows = self.function(*h.reshape(-1, count), *k.reshape(-1, count), *noise, *clusters)
+        return np.stack([np.broadcast_to(np.asarray(row, dtype=float), count) for row in rows])
 
 
 @lru_cache(maxsize=64)
