@@ -22,6 +22,7 @@ from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.matching import at_problem, point_at, problem_of_runs
 from attnphase.checks.posterior import RunsOwnFrame, branches_of_limit
 from attnphase.checks.trajectories import compare_trajectories
+from attnphase.data.reading import problem_of
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.validate import validate_kind
 from attnphase.data.variables import RunStatus
@@ -239,6 +240,8 @@ def compare(
     if of_theory == "points":
         with progress_line(progress, "loading the kernels") as line:
             frame = Frame.of(problem, line.callback)
+    formulas = problem_of(theory).metrics.items() & problem.metrics.items()  # one name may have two formulas
+    metrics = sorted({f"metric_{name}" for name, _ in formulas} & {*theory} & {*experiment})
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):
@@ -246,7 +249,7 @@ def compare(
             point = point_at(theory, start, alpha)
             runs = experiment.sel(start=start, alpha=alpha)
             excluded += _excluded(runs, start, alpha)
-            quantities += _quantities(point, runs, frame, start, alpha, excluded)
+            quantities += _quantities(point, runs, frame, metrics, start, alpha, excluded)
     return Comparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
 
 
@@ -262,11 +265,18 @@ def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
 
 
 def _quantities(
-    point: xr.Dataset, runs: xr.Dataset, frame: Frame | RunsOwnFrame, start: str, alpha: float, excluded: list[str]
+    point: xr.Dataset,
+    runs: xr.Dataset,
+    frame: Frame | RunsOwnFrame,
+    metrics: Sequence[str],
+    start: str,
+    alpha: float,
+    excluded: list[str],
 ) -> Iterator[Quantity]:
     """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
-    names = (*frame.scalars, *frame.overlaps)
+    scalars = (*frame.scalars, *metrics)
+    names = (*scalars, *frame.overlaps)
     known = [name for name in names if name in point]
     _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")
     samples: list[dict[str, Array]] = []
@@ -274,7 +284,7 @@ def _quantities(
         here = runs.sel(dimension=d).transpose("seed", ...)
         here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
         _check_sizes(here, names, f"the runs of {start}, alpha = {alpha:g}, d = {d}")
-        samples.append({name: here[name].to_numpy() for name in frame.scalars} | frame.aligned(point, here))
+        samples.append({name: here[name].to_numpy() for name in scalars} | frame.aligned(point, here))
     status = Status(int(point["status"])).name
     for name in names:
         source = "test_error" if name == "test_error_sampled" else name

@@ -58,8 +58,9 @@ def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
         theory = theory.isel({name: at[0]})
         for one in (base, own):  # neither says what a problem file need not say
             one.setdefault(section, {})[key] = wanted
-    base.pop("integration", None)
-    own.pop("integration", None)
+    for one in (base, own):  # what is measured besides is no part of the model
+        one.pop("integration", None)
+        one.pop("metrics", None)
     for name, left, right in _differences(base, own):
         raise CompareError(
             f"theory and experiment are of different problems: {name} is {left!r} in the theory and {right!r} in the"

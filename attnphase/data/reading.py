@@ -41,7 +41,7 @@ def problem_of(ds: xr.Dataset) -> DataProblem:
 
 
 def told_problem(ds: xr.Dataset) -> dict[str, Any]:
-    """The problem of a dataset as its text says it, but for its integration and for fields that a coordinate has."""
+    """The problem of a dataset as its text says it, but for integration, metrics and fields that a coordinate has."""
     return _at_coordinates(ds, {name: dict(section) for name, section in tomllib.loads(ds.attrs["problem"]).items()})
 
 
@@ -52,7 +52,8 @@ def whole_problem(ds: xr.Dataset) -> dict[str, Any]:
 
 
 def _at_coordinates(ds: xr.Dataset, there: dict[str, Any]) -> dict[str, Any]:
-    there.pop("integration", None)
+    for name in ("integration", "metrics"):
+        there.pop(name, None)
     for name in map(str, ds.coords):
         section, _, key = ds[name].attrs.get("field", "").partition(".")
         if key:

@@ -293,7 +293,7 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
     names, problem = [point.branch for point in points], points[0].problem
     columns = build.point_columns(points, {"branch": names})
     rows = []
-    for variable in variables.POINT_VARIABLES:
+    for variable in variables.with_metrics(variables.POINT_VARIABLES, problem):
         if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES or variable.name not in columns:
             continue
         dims, sizes = variable.dims_of(problem), columns[variable.name].shape[1:]
@@ -340,7 +340,10 @@ def points_json(points: Sequence[BranchPoint], branch: str) -> str:
 def runs_table(ds: xr.Dataset) -> Table:
     """Experiments: a row for each point of the grid, with means over the seeds and their standard errors."""
     scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
-    columns = {name: ds[name] for name in scalars}
+    metrics = [
+        str(name) for name in ds.data_vars if str(name).startswith("metric_") and not str(name).endswith("_stderr")
+    ]
+    columns = {name: ds[name] for name in (*scalars[:2], *metrics, *scalars[2:])}
     for name in ("m", "theta"):  # their size is the same in every frame of the weights
         size = reading.overlap_size(ds, name)
         columns[f"|{name}[1]|"] = (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size

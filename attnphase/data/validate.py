@@ -20,6 +20,7 @@ from attnphase.data.variables import (
     TRAJECTORY_VARIABLES,
     TRANSITION_VARIABLES,
     Variable,
+    with_metrics,
 )
 from attnphase.errors import AttnphaseError, DatasetError
 from attnphase.fixed_points.optimum import LOWEST
@@ -57,7 +58,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     kind = _check_attributes(ds)
     problem = Problem() if kind == "histogram" else problem_of(ds)
     leading = _check_coordinates(ds, kind)
-    variables = tuple(one for one in SCHEMAS[kind] if one.belongs_to(problem))
+    variables = tuple(one for one in with_metrics(SCHEMAS[kind], problem) if one.belongs_to(problem))
     if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
         variables = (*variables, *TRAJECTORY_VARIABLES)
     if kind == "thresholds" and any(one.name in ds.data_vars for one in TRANSITION_VARIABLES):

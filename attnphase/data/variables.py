@@ -12,6 +12,7 @@ from attnphase.data.identity_variables import VERDICT_VARIABLE, VIOLATION_VARIAB
 from attnphase.data.variable import RunStatus, Variable
 from attnphase.fixed_points.optimum import OptimumStatus
 from attnphase.fixed_points.threshold import Outcome
+from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import BRANCHES, Branch
 
@@ -35,6 +36,7 @@ __all__ = [
     "TUNED_VARIABLES",
     "RunStatus",
     "Variable",
+    "with_metrics",
 ]
 
 NOT_COMPUTED = max(Status) + 1
@@ -263,6 +265,23 @@ BOUNDARY_VARIABLES = (
 branches half-way between the last point that has merged and the first one that has not; NaN where there is none."""
 
 _POINT = {variable.name: variable for variable in POINT_VARIABLES}
+
+
+def with_metrics(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variable, ...]:
+    """Variables with those of a problem's test metrics behind the test error, where there is one."""
+    place = next((i for i, one in enumerate(variables, 1) if one.name == "test_error"), 0)
+    metrics = tuple(
+        Variable(
+            f"metric_{name}",
+            (),
+            f"test metric {name}",
+            rf"\mathrm{{{name}}}".replace("_", r"\_"),
+            True,
+            optional=True,
+        )
+        for name in problem.metrics
+    )
+    return (*variables[:place], *(metrics if place else ()), *variables[place:])
 
 
 def _shared(*names: str) -> tuple[Variable, ...]:

@@ -17,6 +17,9 @@ from attnphase.experiments.risk import Risk
 from attnphase.integration.rules import sobol
 from attnphase.processes.threads import each
 from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.metrics import metric_means
+from attnphase.state_evolution.overlaps import Overlaps as StateOverlaps
+from attnphase.state_evolution.sample_law import SampleLaw
 
 __all__ = [
     "REPLICATES",
@@ -25,6 +28,7 @@ __all__ = [
     "density",
     "exact_test_errors",
     "linear_errors",
+    "measured_metrics",
     "noise_losses",
     "noisy_losses",
     "overlaps_of",
@@ -119,6 +123,36 @@ def _at(instance: Instance, run: int, trained: Array | None) -> Instance:
         return instance
     loss = instance.loss
     return replace(instance, loss=loss.at(torch.as_tensor(trained[run], dtype=loss.dtype, device=loss.device)))
+
+
+def measured_metrics(instance: Instance, weights: Tensor, trained: Array | None = None) -> tuple[Array, Array]:
+    """The problem's test metrics of every run, exact at finite d up to the quadrature over the local fields.
+
+    With trained parameters (S, p) of the loss, if it has some.
+
+    Returns
+    -------
+    values, standard_errors : (S, M) arrays
+        The errors are those of the quadrature.
+    """
+    problem, array = instance.problem, weights.detach().cpu().double().numpy()
+    if not problem.metrics:
+        return np.empty((len(array), 0)), np.empty((len(array), 0))
+    configurations, probabilities = problem.cluster_law
+
+    def metrics_of(s: int) -> Array:
+        own = overlaps_of(instance, s, array[s])
+        means = own.teacher_means[configurations]
+        law = SampleLaw(
+            configurations, probabilities, _tokens(instance), means, own.rho, own.rho, 0.0, problem.loss.form
+        )
+        overlaps = StateOverlaps(
+            own.q, 0 * own.q, own.m[..., None], own.theta, np.zeros(0) if trained is None else trained[s]
+        )
+        return metric_means(problem, law, overlaps, _POINTS, instance.seed, instance.runs[s])[:, 0]
+
+    replicates = np.stack(each(instance.threads, metrics_of, range(len(array))))
+    return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(replicates.shape[1])
 
 
 def noise_losses(instance: Instance) -> Array:

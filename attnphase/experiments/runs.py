@@ -15,13 +15,14 @@ from torch import Tensor
 
 from attnphase.arrays import Array
 from attnphase.data.build import by_cluster, from_runs
-from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus
+from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus, with_metrics
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import TORCH_DTYPES, Instance, check_dimension, draw_instance
 from attnphase.experiments.measure import (
     density,
     exact_test_errors,
     linear_errors,
+    measured_metrics,
     noise_losses,
     overlaps_of,
     sampled_test_errors,
@@ -258,6 +259,7 @@ class _Experiment:
         fresh = fresh_error = np.full(len(instance.runs), np.nan)
         if self.test_samples:
             fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples, parameters)
+        metrics, metric_errors = measured_metrics(instance, trained.weights, parameters)
         results = []
         for s, weights in enumerate(trained.weights.double().cpu().numpy()):
             overlaps = overlaps_of(instance, s, weights)
@@ -280,6 +282,8 @@ class _Experiment:
                     "replicon": np.nan if trained.replicon is None else trained.replicon[s],
                     "steps": trained.steps[s],
                     "status": trained.status[s],
+                    **{f"metric_{name}": metrics[s, i] for i, name in enumerate(self.problem.metrics)},
+                    **{f"metric_{name}_stderr": metric_errors[s, i] for i, name in enumerate(self.problem.metrics)},
                     **{name: np.stack([r[s] for r in records]) for name, records in trained.trajectory.items()},
                 }
             )
@@ -297,7 +301,7 @@ class _Experiment:
         ]
         sizes = tuple(len(values) for values in grid.swept.values())
         passed, record = self.settings.kind.posterior, list[int]()
-        own = [one for one in EXPERIMENT_VARIABLES if one.belongs_to(problem)]
+        own = [one for one in with_metrics(EXPERIMENT_VARIABLES, problem) if one.belongs_to(problem)]
         variables = [one for one in POSTERIOR_VARIABLES if one.name in order[0]] if passed else own
         if self.settings.trajectory:
             variables += () if passed else TRAJECTORY_VARIABLES

@@ -20,6 +20,7 @@ from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Response, parts_of, relative_error, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.metrics import metrics_at
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, restore, variations
 from attnphase.state_evolution.starts import vanishes
@@ -133,6 +134,8 @@ def branch_point(
     errors.pop("training_loss_direct")
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
+    metrics = metrics_at(map_, found.point, response, result.moved, run.settings.max_nodes)
+    values, errors = values | metrics[0], errors | metrics[1]
     values["unsolved_nodes"] = map_.unsolved
     if map_.channel.rule.lines is not None:
         counted = _second_minima(run, map_, found.point)
@@ -206,6 +209,7 @@ def unevaluated(run: Run, branch: str, start: Overlaps) -> BranchPoint:
     values: dict[str, Any] = arrays | {f"{name}_hat": entries for name, entries in arrays.items()}
     values |= {"trained": np.full(len(start.trained), np.nan)} if len(start.trained) else {}
     values |= dict.fromkeys((*_SCALARS, "free_energy_gap", *SLOPES), np.nan) | NOT_COMPUTED.values
+    values |= {f"metric_{name}": np.nan for name in run.system.problem.metrics}
     errors = dict(values)
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values |= leading_eigenvalues(np.array([[np.nan]])) | {"unsolved_nodes": 0}

@@ -144,7 +144,9 @@ class Rule:
 
 
 @lru_cache(maxsize=16)
-def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int, replicates: int, seed: int) -> Rule:
+def sobol(
+    dimensions: int, student_dimensions: int, symmetric: bool, points: int, replicates: int, seed: int | tuple[int, ...]
+) -> Rule:
     """Independent scramblings of a Sobol sequence, mapped to the normal law.
 
     Parameters
@@ -153,8 +155,8 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
         Points per replicate, a power of two.
     replicates : int
         Number of independent scramblings.
-    seed : int
-        Seed of the scramblings; the same seed gives the same nodes.
+    seed : int or tuple of int
+        Seed of the scramblings, or a seed and numbers that tell streams of it apart; the same gives the same nodes.
     """
     seeds = np.random.SeedSequence(seed).spawn(replicates)
     nodes = np.stack([scrambled_normals(dimensions, points, np.random.default_rng(s)) for s in seeds])

@@ -103,9 +103,9 @@ def _split_name(name: str) -> tuple[str, str, str]:
     if owner is None:
         raise unknown_key(root(), "", name)
     if not key:
-        example = f"{section}.{keys(owner)[0]}"
+        example = f"{section}.{next(iter(keys(owner)), 'error')}"
         raise ProblemError(name, f'"{section}" is a section: set one of its keys, such as "{example}".')
-    if key in keys(owner):
+    if key in keys(owner) or notes_of(owner).own_keys:
         return section, key, ""
     outer, _, inner = key.partition(".")
     if _is_named(section, outer) and inner:

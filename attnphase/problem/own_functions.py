@@ -22,7 +22,7 @@ from attnphase.problem.sections import Sections
 with loaded_on_use(__name__):
     import sympy
 
-    from derivations.models import bounds, formulas, functions, kinks, model, scalar, scores
+    from derivations.models import bounds, formulas, functions, kinks, metrics, model, scalar, scores
     from derivations.models import traced as tracing
 
 __all__ = [
@@ -57,8 +57,10 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         for section, score in (("teacher", problem.teacher.score), ("student", problem.student.score)):
             if score not in SHIPPED_SCORES and may_look_up(score):
                 check_score(score, length, f"{section}.score")
+    clusters = problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
+    for name in problem.metrics:
+        _check_metric(problem, name, clusters)
     if loss.text is not None:
-        clusters = problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
         sizes = length, problem.columns, problem.teacher_columns
         check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.parameters or {})
         for name, penalty in (loss.trained or {}).items():
@@ -172,12 +174,7 @@ def check_loss(
         Naming ``loss.expression``, or ``teacher.noise``.
     """
     field = "loss.expression"
-    if scalar.takes_clusters(expression) and not clusters:
-        raise ProblemError(
-            field,
-            f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and'
-            " give tokens.clusters, or write it without c.",
-        )
+    _check_clusters(field, expression, clusters)
     formula = scalar.formula_loss(expression, length, columns, teacher_columns, noisy=True, parameters=[*parameters])
     h = [[sympy.Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
     k = [[sympy.Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
@@ -247,6 +244,48 @@ def _check_trained(name: str, penalty: str, expression: str) -> None:
         )
 
 
+def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int]]) -> None:
+    """Refuse a formula with the number of a token's cluster where tokens have none."""
+    if scalar.takes_clusters(expression) and not clusters:
+        raise ProblemError(
+            field,
+            f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and'
+            " give tokens.clusters, or write it without c.",
+        )
+
+
+def _check_metric(problem: Sections, name: str, clusters: Sequence[Sequence[int]]) -> None:
+    """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them."""
+    field, text = f"metrics.{name}", problem.metrics[name]
+    _check_clusters(field, text, clusters)
+    try:
+        sizes = problem.tokens.length, problem.columns, problem.teacher_columns
+        metric, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.parameters or ()))
+    except formulas.FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    for row in clusters[:_MOST_TRIED] or ((),):
+        at = dict(zip(held.clusters, row, strict=False))
+        at |= dict(zip(held.parameters, (problem.loss.parameters or {}).values(), strict=True))
+        _check_finite(field, metric.subs(at), [*held.student, *held.teacher, *held.noise], at, {})
+
+
+def _check_finite(
+    field: str, value: Any, variables: Sequence[Any], at: Mapping[Any, float], short: Mapping[Any, str]
+) -> None:
+    """Refuse a formula that is not a finite number for all fields, with the clusters ``at`` which it is taken."""
+    pole = bounds.singular_point([value], variables)
+    if pole is not None:
+        raise ProblemError(
+            field,
+            f"{field} must be a finite number for all fields, but is none at {_shown({**at, **pole}, short)}: keep its"
+            " denominators, and the arguments of its logarithms and roots, above zero.",
+        )
+
+
+def _shown(point: Mapping[Any, float], short: Mapping[Any, str]) -> str:
+    return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())
+
+
 def _check_values(
     loss: Any, fields: Sequence[Any], others: Sequence[Any], at: Mapping[Any, float], short: Mapping[Any, str]
 ) -> None:
@@ -256,20 +295,12 @@ def _check_values(
     """
     field = "loss.expression"
 
-    def shown(point: Mapping[Any, float]) -> str:
-        return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in [*at.items(), *point.items()])
-
-    pole = bounds.singular_point([loss], [*fields, *others])
-    if pole is not None:
-        raise ProblemError(
-            field,
-            f"{field} must be a finite number for all fields, but is none at {shown(pole)}: keep its denominators, and"
-            " the arguments of its logarithms and roots, above zero.",
-        )
+    _check_finite(field, loss, [*fields, *others], at, short)
     fall = bounds.fall_of(loss, fields, others)
     if fall is not None:
         raise ProblemError(
             field,
-            f"{field} falls without bound, at least as the square of the fields: at {shown(fall.point)} it is"
-            f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a line.",
+            f"{field} falls without bound, at least as the square of the fields: at"
+            f" {_shown({**at, **fall.point}, short)} it is {fall.value:.4g}, and no minimum is left; let it be"
+            " bounded from below, or fall no faster than a line.",
         )

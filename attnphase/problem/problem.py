@@ -1,7 +1,7 @@
 """The user's description of a problem: frozen dataclasses that read and write TOML.
 
 A `Problem` says *what* is studied: the tokens' law, the positional encodings, the teacher, the
-student, the regulariser, the loss, and how finely Gaussian expectations are integrated. Where it is
+student, the regulariser, the loss, test metrics, and how finely Gaussian expectations are integrated. Where it is
 solved (sample complexity, branch) and how the iteration runs are arguments of `attnphase.solve`.
 
 Every value is checked when it is given. A wrong one raises `ProblemError`, whose message is one
@@ -62,7 +62,7 @@ class Problem(Sections):
 
     Parameters
     ----------
-    tokens, positions, teacher, student, regularizer, integration, loss : mapping, optional
+    tokens, positions, teacher, student, regularizer, integration, loss, metrics : mapping, optional
         The sections of the TOML, as objects or as mappings.
 
     Raises
@@ -184,11 +184,14 @@ class Problem(Sections):
         dict
             ``{"tokens": {"kind": "gaussian", …}, …}``, with the defaults filled in, but without the
             keys that have no value and those that a plain problem does not need: temperatures of 1,
-            masks that are not there, a ridge of 0, and the loss if it is the paper's.
+            masks that are not there, a ridge of 0, the loss if it is the paper's, and metrics if there
+            are none.
         """
         data = {name: as_plain_dict(getattr(self, name)) for name in sections()}
         if self.loss == Loss():
             del data["loss"]
+        if not self.metrics:
+            del data["metrics"]
         return data
 
     @classmethod

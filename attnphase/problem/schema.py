@@ -55,12 +55,15 @@ class Notes:
         not named.
     named : tuple of str
         Keys whose values are tables with names of the user's own.
+    own_keys : bool
+        Whether the keys are names of the user's own; the table is then a mapping.
     """
 
     quiet: tuple[str, ...] = ()
     kinds: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     displaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     named: tuple[str, ...] = ()
+    own_keys: bool = False
 
     def idle(self, key: str, name: Any) -> set[str]:
         """The keys that belong to other kinds than the one of this name; none if there is no such kind."""
@@ -122,6 +125,8 @@ def sections() -> dict[str, type]:
 
 def as_plain_dict(table: Any) -> dict[str, Any]:
     """A table as plain dicts, lists and scalars, without what has no value or need not be said."""
+    if isinstance(table, Mapping):
+        return dict(table)
     notes = _NOTES[type(table)]
     quiet = {*notes.quiet}.union(*(notes.idle(key, getattr(table, key)) for key in notes.kinds))
     data = {}
@@ -134,6 +139,8 @@ def as_plain_dict(table: Any) -> dict[str, Any]:
 
 def as_whole_dict(table: Any) -> dict[str, Any]:
     """A table as plain dicts, lists and scalars, with what a problem file need not say."""
+    if isinstance(table, Mapping):
+        return dict(table)
     return {item.name: as_lists(getattr(table, item.name)) for item in fields(table)}
 
 

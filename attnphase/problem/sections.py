@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from attnphase.arrays import Array
 from attnphase.problem.attention import Student, Teacher, matrices_of_weights
 from attnphase.problem.integration import Integration
 from attnphase.problem.loss import Loss
+from attnphase.problem.metrics import Metrics
 from attnphase.problem.positions import Positions
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.tables import table_or_zeros
@@ -26,7 +28,7 @@ __all__ = ["Sections"]
 
 @dataclass(frozen=True, config=CONFIG)
 class Sections:
-    """The seven sections; `attnphase.problem.problem.Problem` says what they are and reads them.
+    """The eight sections; `attnphase.problem.problem.Problem` says what they are and reads them.
 
     Raises
     ------
@@ -41,6 +43,7 @@ class Sections:
     regularizer: Annotated[Regularizer, Field(description="a table")] = Regularizer()
     integration: Annotated[Integration, Field(description="a table")] = Integration()
     loss: Annotated[Loss, Field(description="a table")] = Loss()
+    metrics: Annotated[Mapping[str, str], PlainValidator(Metrics.of)] = Metrics()
 
     @property
     def columns(self) -> int:

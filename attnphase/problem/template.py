@@ -66,6 +66,7 @@ _NOTES = {
     "loss.expression": 'with kind = "expression": a formula in the fields h[0, 0] (token 0, column 0), k[0, 0], ...',
     "loss.parameters": 'with kind = "expression": numbers of the formula by name, such as beta',
     "loss.trained": "those of them that are trained, with what each adds to the objective divided by d",
+    "metrics.error": "a mean over fresh samples, under a name of your own: a formula as of a loss, which may jump",
     "integration.rule": "{}; published: the paper's 144 nodes",
     "integration.standard_error": "relative, asked for on q",
     "integration.seed": "of the points",
@@ -95,6 +96,11 @@ def template(problem: Problem) -> str:
             lines += [*([""] if lines else []), f"[{home}]"]
             section = home
         if not _applies(problem, name):
+            continue
+        if home == "metrics":
+            lines.append(f"# {note}")
+            lines += [f"{key} = {_toml(value)}" for key, value in problem.metrics.items()]
+            lines += [] if problem.metrics else [f"# {key} = {_toml(_example(problem, name))}"]
             continue
         part = getattr(problem, home)
         value, begin = plain.get(home, {}).get(key, getattr(part, key)), ""
@@ -229,6 +235,7 @@ def _example(problem: Problem, name: str) -> Any:
         "loss.expression": LOSSES["expression"].example["loss.expression"],
         "loss.parameters": {"beta": 2.0},
         "loss.trained": {"beta": "0.01*beta**2"},
+        "metrics.error": "(1 - sign(h0_0*k0_0))/2",
         "integration.nodes": 1024,
     }[name]
 

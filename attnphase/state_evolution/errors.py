@@ -20,6 +20,7 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
 
 __all__ = [
+    "SAMPLED_STEP",
     "SMOOTH_STEP",
     "Displaced",
     "Displacements",
@@ -37,7 +38,7 @@ __all__ = [
 
 _CONTRADICTED = 3.0  # standard errors
 SMOOTH_STEP = 1e-4  # of differences of a map that is smooth to 1e-8: both their errors are about 1e-4
-_SAMPLED_STEP = 0.05  # of one of N nodes that jump: they leave an error of 1 / sqrt(h N), the map's bend one of h^2
+SAMPLED_STEP = 0.05  # of one of N nodes that jump: they leave an error of 1 / sqrt(h N), the map's bend one of h^2
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +105,7 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
     sampled, centre = rule.randomised and not map_.system.problem.loss.form.has_kink, None
-    step = _SAMPLED_STEP if sampled else STEP
+    step = SAMPLED_STEP if sampled else STEP
     if rule.lines is not None:
         step, centre = SMOOTH_STEP, all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
     joint = finite_difference_jacobian(all_at, x, map_.scales(x), step, centre)

@@ -19,15 +19,9 @@ from attnphase.lazy import loaded_on_use
 with loaded_on_use(__name__):
     import sympy
 
-    from derivations.models import formulas, model
+    from derivations.models import formulas, functions, model
 
 __all__ = ["TrainedPenalties", "newton_step"]
-
-_FUNCTIONS = {
-    "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
-    "Softplus": lambda x: np.logaddexp(0.0, x),
-}
-"""Of formulas that NumPy does not have; those with kinks are refused in a penalty."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ class TrainedPenalties:
             b = model.parameter_symbol(name)
             formula = formulas.parse_formula(text, {name: b})
             orders = formula, formula.diff(b), formula.diff(b, 2)
-            value, slope, bend = (sympy.lambdify(b, one, [_FUNCTIONS, "numpy"]) for one in orders)
+            value, slope, bend = (sympy.lambdify(b, one, [functions.NUMPY_FUNCTIONS, "numpy"]) for one in orders)
             found.append((value, slope, bend))
         return cls(tuple(found))
 

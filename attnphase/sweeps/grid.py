@@ -356,6 +356,8 @@ def _count(values: Any) -> int:
 
 
 def _sweepable(name: str, value: Any) -> Any:
+    if name.startswith("metrics."):
+        raise ProblemError(name, f"{name} cannot be swept: give every formula a name of its own in metrics.")
     if not isinstance(value, str | Real):
         shown = arguments.shown(value)
         raise ProblemError(name, f"{name} cannot be swept over {shown}: only numbers, words and truth values can.")

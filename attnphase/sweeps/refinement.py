@@ -25,7 +25,7 @@ __all__ = ["SolveRound", "check_refinable", "line_of_parts", "solved_at_boundari
 SolveRound = Callable[[Sequence[Line], str], Sequence[xr.Dataset]]
 """Solves lines, after a few words on which they are."""
 
-_VARIABLE = {name: variable for variable in POINT_VARIABLES for name in variable.names}
+_MISSING = {name: variable.missing for variable in POINT_VARIABLES for name in variable.names}
 
 
 def check_refinable(swept: Mapping[str, Sequence[Any]]) -> None:
@@ -102,7 +102,7 @@ class _Grid:
 
     def __post_init__(self) -> None:
         shape = (len(self.lines), self.sizes[-1])
-        self._columns = {name: np.full(shape, _VARIABLE[name].missing) for name in COMPARED}
+        self._columns = {name: np.full(shape, _MISSING[name]) for name in COMPARED}
 
     def classes_of(self, wanted: NDArray[np.bool_]) -> NDArray[np.int8]:
         """Solve points of branches, over the sorted axes, and say on which side of every boundary all are."""
@@ -131,7 +131,8 @@ def line_of_parts(parts: Sequence[tuple[NDArray[np.intp], xr.Dataset]], size: in
     """A line of so many alpha from parts of it, with their places; the rest is ``not_computed``, as of `pattern`."""
     variables = {}
     for name, array in pattern.data_vars.items():
-        column = np.full((size, *array.shape[1:]), _VARIABLE[str(name)].missing, dtype=array.dtype)
+        missing = _MISSING.get(str(name), np.nan)  # of a test metric
+        column = np.full((size, *array.shape[1:]), missing, dtype=array.dtype)
         for at, ds in parts:
             column[at] = ds[name].to_numpy()
         variables[name] = (array.dims, column)

@@ -285,3 +285,27 @@ def test_unknown_experiments_are_refused(tmp_path):
     with pytest.raises(ProblemError, match="steps must be a whole number of at least 1, not 0"):
         planned("fig7", overrides={"steps": 0})
     assert not list(tmp_path.iterdir())
+
+
+def test_metrics_agree_with_runs():
+    """The share of wrong labels and a distance of the fields, at two dimensions and in their limit."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 1.2},
+            "loss": {"kind": "logistic"},
+            "regularizer": {"strength": 0.4},
+            "metrics": {"wrong": "(1 - sign(h*k))/2", "distance": "abs(h - k)"},
+        }
+    )
+    theory = ap.solve(problem, 1.8)
+    runs = ap.simulate(
+        problem, alpha=1.8, start="semantic", dimension=[150, 300], seeds=24, optimizer="lbfgs", tolerance=1e-6
+    )
+    comparison = compare(theory, runs)
+    found = {q.name: q for q in comparison.quantities}
+    assert {"metric_wrong", "metric_distance"} <= set(found)
+    assert comparison.within(3.0), comparison.text()
+    for name in ("metric_wrong", "metric_distance"):
+        assert found[name].theory == theory[name].item()
+        assert found[name].measured[-1].stderr < 0.02 * found[name].theory
+        assert bool((runs[f"{name}_stderr"] < 5e-3 * runs[name]).all())

@@ -20,13 +20,13 @@ from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError
 from attnphase.experiments import measure
 from attnphase.experiments.checkpoint import Checkpoint
-from attnphase.experiments.data import Instance, draw_instance
+from attnphase.experiments.data import Instance, Stream, draw_instance, draw_samples
 from attnphase.experiments.histogram.report import _jackknife, _measured, _Sums, distances, variance_shares
 from attnphase.experiments.histogram.stages import load_trained, train_histogram, unfreeze_histogram
 from attnphase.experiments.histogram.steps import test_errors as errors_on
 from attnphase.experiments.histogram.task import HistogramSizes, draw_sequences
 from attnphase.experiments.histogram.transformer import absorbed, initial_parameters, logits, with_noise
-from attnphase.experiments.measure import exact_test_errors, sampled_test_errors
+from attnphase.experiments.measure import exact_test_errors, measured_metrics, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
 from attnphase.experiments.optimizers.fista import Fista
 from attnphase.experiments.optimizers.gamp import Gamp
@@ -90,6 +90,44 @@ def test_error_of_the_exact_test_error(monkeypatch):
     ratio = np.mean(deviations**2) / np.mean(errors**2)
     low, high = stats.f.ppf([1e-4, 1 - 1e-4], seeds, seeds * (replicates - 1))
     assert low < ratio < high
+
+
+MIXTURE = Problem.from_dict(
+    {
+        "tokens": {
+            "kind": "mixture",
+            "clusters": [{"sigma": 0.9, "mean": [1.4]}, {"sigma": 0.7, "mean": [-0.8]}],
+            "law": {"kind": "table", "table": [[0.15, 0.25], [0.2, 0.4]]},
+            "mean_teacher": [[0.6]],
+        },
+        "teacher": {"noise": 0.3},
+        "student": {"tied": False},
+        "metrics": {"sign": "c1*sign(h0_0*(h0_1 - h1_1))", "square": "(h1_1 - k0_0 + noise1_0)**2*(1 + c0)"},
+    }
+)
+
+
+def test_metrics_of_a_run_are_those_of_fresh_samples():
+    """Of tokens that are drawn: fields, encodings, clusters and teacher of each run, at a small dimension."""
+    instance, count = instance_of(MIXTURE, d=11), 40_000
+    weights = weights_for(instance)
+    values, errors = measured_metrics(instance, weights)
+    streams = (Stream.TEST_CLUSTERS, Stream.TEST_TOKENS)
+    fresh = draw_samples(MIXTURE, instance.geometries, count, 5, instance.runs, instance.loss, streams)
+    h = (fresh.tokens @ weights / np.sqrt(11)).reshape(2, count, 2, 2).numpy()
+    k, c = fresh.teacher_fields[..., 0].numpy(), fresh.sites.numpy() - [0, 2]
+    noise = np.sqrt(0.3) * np.random.default_rng(4).normal(size=(2, count))
+    sampled = np.stack(
+        [
+            c[..., 1] * np.sign(h[..., 0, 0] * (h[..., 0, 1] - h[..., 1, 1])),
+            (h[..., 1, 1] - k[..., 0] + noise) ** 2 * (1 + c[..., 0]),
+        ],
+        axis=-1,
+    )
+    own = sampled.std(axis=1) / np.sqrt(count)
+    assert np.all(np.abs(values - sampled.mean(axis=1)) < 4 * np.hypot(errors, own))
+    assert np.all(np.abs(values[0] - values[1]) > 5 * own[0])  # the runs are told apart
+    assert np.all(errors < own)
 
 
 # --- records of training ----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import attnphase as ap
 from attnphase.errors import ProblemError
@@ -226,11 +227,13 @@ def test_the_location_of_a_token_is_learned(variant: int):
     toml = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)[variant]
     problem = Problem.from_toml(toml).with_fields({"integration.standard_error": 3e-3})
     point = ap.solve(problem, alpha=4.0, branch="semantic").isel(token=0)
+    clean = 2 * point.test_error.item() + 0.1
+    assert abs(point.metric_error - clean) < 3 * np.hypot(point.metric_error_stderr, 2 * point.test_error_stderr)
     q, theta = (point[name] if variant else point[name][0] for name in ("q", "theta"))
     of_q, of_theta = (point[f"{name}_stderr"] if variant else point[f"{name}_stderr"][0] for name in ("q", "theta"))
     found = [
         (point.training_loss, point.training_loss_stderr),
-        (2 * point.test_error + 0.1, 2 * point.test_error_stderr),
+        (point.metric_error, point.metric_error_stderr),
     ]
     found += [(theta[i, i], of_theta[i, i]) for i in (0, 1)] + [(q[i, i], of_q[i, i]) for i in (0, 1)]
     table = PAGE.split("| --- | --- | --- | --- |\n")[1 + variant].split("\n\n")[0].splitlines()
@@ -251,3 +254,24 @@ def test_a_spike_anywhere_is_learned():
     assert abs(point.training_loss.item() - 1.429) < 3 * np.hypot(1e-3, point.training_loss_stderr.item())
     assert abs(theta @ [0.6, 0.8] + 0.423) < 3 * np.hypot(1e-3, error @ [0.6, 0.8])
     assert len(System.of(problem).sample_law.probabilities) == 4
+    wrong, own = wrong_labels(point.isel(token=0))
+    assert abs(point.metric_error.item() - wrong) < 3 * np.hypot(own, point.metric_error_stderr.item())
+    assert point.metric_error_stderr < 4e-3 * wrong
+
+
+def wrong_labels(point: xr.Dataset, count: int = 400_000) -> tuple[float, float]:
+    """The share of wrong labels among drawn samples at overlaps of the page's third problem, and its error."""
+    rng = np.random.default_rng(29)
+    theta, q = point.theta[0, 0].to_numpy(), point.q[0, 0, 0].item()
+    k = rng.normal(size=(count, 3, 2))
+    h = k @ theta + np.sqrt(q - theta @ theta) * rng.normal(size=(count, 3))
+    spiked = np.flatnonzero(rng.random(count) < 0.3)
+    token = rng.integers(3, size=len(spiked))
+    k[spiked, token, 0] += 2.0
+    h[spiked, token] += point.m[1, 0].item()
+    weights = np.exp(k @ [1.2, 1.6])
+    output = (weights * h).sum(axis=1) / weights.sum(axis=1)
+    label = np.full(count, -1.0)
+    label[spiked] = 1.0
+    wrong = label * output < 0
+    return float(wrong.mean()), float(wrong.std() / np.sqrt(count))

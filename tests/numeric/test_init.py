@@ -78,6 +78,7 @@ def test_every_field_has_a_note():
     problem = Problem()
     sections = [item.name for item in fields(Problem) if not item.name.startswith("_")]
     names = {f"{section}.{item.name}" for section in sections for item in fields(getattr(problem, section))}
+    names = names - {"metrics._formulas"} | {"metrics.error"}  # whose names are the user's own
     assert set(_NOTES) == names
     written = run("init").stdout
     assert set(re.findall(r"^\[(\w+)\]$", written, re.MULTILINE)) == set(sections)

@@ -61,7 +61,7 @@ RIGHT = {
     "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "at": {MAPPING}, "shapes": {MAPPING},
     # sections of a problem, as tables
     "tokens": {MAPPING}, "positions": {MAPPING}, "teacher": {MAPPING}, "student": {MAPPING}, "loss": {MAPPING},
-    "regularizer": {MAPPING}, "integration": {MAPPING},
+    "regularizer": {MAPPING}, "integration": {MAPPING}, "metrics": {MAPPING},
 }  # fmt: skip
 # where the same name means something else
 RIGHT_HERE = {

@@ -1,0 +1,134 @@
+"""Means of the user's test metrics over fresh samples, and how wrong they are at a fixed point.
+
+A metric may jump in the student's fields, where smooth rules fail. So it has points of its own: scrambled Sobol
+points in all fields, independent of the nodes of the map. Their scatter is the integration error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS
+from attnphase.integration.rules import sobol
+from attnphase.lazy import loaded_on_use
+from attnphase.problem.problem import Problem
+from attnphase.solvers.differences import finite_difference_jacobian
+from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.errors import SAMPLED_STEP, Response, residual_errors, standard_errors
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.replicates import Variations, rows_of
+from attnphase.state_evolution.sample_law import SampleLaw
+from attnphase.state_evolution.system import System
+
+with loaded_on_use(__name__):
+    from derivations.models import metrics
+
+__all__ = ["metric_means", "metrics_at"]
+
+_STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the seed alone
+
+
+def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: int, *stream: int) -> Array:
+    """Means of the metrics and of their sizes over fresh samples, per replicate (S, 2, M).
+
+    The student's fields are ``h ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``, as at V = 0.
+
+    Parameters
+    ----------
+    problem : Problem
+        With metrics.
+    law : SampleLaw
+        Of the clusters and of k; its noise is not used, but that of the problem.
+    overlaps : Overlaps
+    points : int
+        In each replicate.
+    *stream : int
+        Numbers that tell points apart.
+    """
+    length, columns, rank = problem.tokens.length, problem.columns, problem.teacher_columns
+    parameters = dict(problem.loss.parameters or {})
+    function = metrics.metric_function(tuple(problem.metrics.values()), length, columns, rank, tuple(parameters))
+    numbers = np.array([*(parameters | dict(zip(problem.loss.trained or (), overlaps.trained, strict=True))).values()])
+    deviation = np.sqrt(problem.teacher.noise) if function.noisy else 0.0
+    student, fields = length * columns, length * (columns + rank)
+    seed = problem.integration.seed, _STREAM, *stream
+    rule = sobol(fields + (length**2 if deviation else 0), student, False, points, REPLICATES, seed)
+    root = matrix_root(law.clean_rho)
+    lift = np.linalg.solve(root, overlaps.theta.mT).mT  # theta rho^-1/2
+    spread, clusters = matrix_root(overlaps.q - lift @ lift.mT), np.array([c for _, c in problem.sites], dtype=float)
+    means = np.zeros((REPLICATES, 2, len(problem.metrics)))
+    for c, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
+        for s, nodes in enumerate(rule.nodes):
+            xi, zeta, z = np.split(nodes.T, [student, fields])
+            drawn, shares = law.drawn(c, zeta.T.reshape(points, length, rank))
+            scaled = np.ascontiguousarray(drawn.transpose(1, 2, 0))
+            k = law.means[c, :, :rank, None] + root[sites] @ scaled
+            h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, points)
+            noise = deviation * z if deviation else np.zeros((length**2, points))
+            values = shares * function(h, k, noise, clusters[sites], numbers)
+            means[s] += probability * np.stack([values.mean(axis=1), np.abs(values).mean(axis=1)])
+    return means
+
+
+def metrics_at(
+    map_: StateEvolution, x: Array, response: Response, moved: Variations, max_nodes: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The metrics at a fixed point with their standard errors, by the names of the dataset.
+
+    An error consists of the metric's own integration error, relative to its mean size as small as the problem asks for
+    or with `max_nodes` points, and of the errors of the fixed point.
+
+    Parameters
+    ----------
+    map_ : StateEvolution
+        Evaluated at ``x``.
+    response : Response
+    moved : Variations
+        By how much errors of integration move the map's image.
+    max_nodes : int
+    """
+    problem, law = map_.system.problem, map_.system.sample_law
+    if not problem.metrics:
+        return {}, {}
+    values = _fine_enough(map_.system, map_.unpack(x), max_nodes)
+    slopes = np.full((len(problem.metrics), len(x)), np.nan)
+    image, floored = map_(x), map_.pack(map_.channel.floored(map_.unpack(x)))
+    if response.known and image is not None:
+
+        def means(point: Array) -> Array | None:
+            overlaps = map_.unpack(point)
+            feasible = overlaps.feasible(law.clean_rho)
+            return metric_means(problem, law, overlaps, SINGLE_POINTS)[:, 0].mean(axis=0) if feasible else None
+
+        slopes = finite_difference_jacobian(means, x, map_.scales(x), SAMPLED_STEP)
+    own = rows_of(values)
+    rows = Variations(
+        np.vstack([moved.images, np.zeros((len(own), len(x)))]),
+        np.vstack([np.zeros((len(moved.images), own.shape[1])), own]),
+        np.append(moved.energy, np.zeros(len(own))),
+    )
+    measured = {f"metric_{name}": column for name, column in zip(problem.metrics, values.T, strict=True)}
+    at_point = replace(response, measured=slopes)
+    errors = standard_errors(map_, measured, at_point, rows)
+    residual = np.full(len(x), np.nan) if image is None else image - x
+    left = residual_errors(map_, measured, at_point, residual, floored - x)
+    return (
+        {name: float(column.mean()) for name, column in measured.items()},
+        {name: errors[name] + left[name] for name in measured},
+    )
+
+
+def _fine_enough(system: System, overlaps: Overlaps, max_nodes: int) -> Array:
+    """Means of the metrics per replicate (S, M), by as many points as the error asked for needs."""
+    rules, points = system.refinement(max_nodes), min(SINGLE_POINTS, max_nodes // REPLICATES or 1)
+    while True:
+        values, sizes = metric_means(system.problem, system.sample_law, overlaps, points).swapaxes(0, 1)
+        errors = np.sqrt((rows_of(values) ** 2).sum(axis=0))
+        relative = float(np.max(errors / np.maximum(sizes.mean(axis=0), np.finfo(float).tiny)))
+        if not relative > rules.asked.standard_error or points >= rules.most_points:
+            return values
+        points = min(points * rules.growth(relative), rules.most_points)

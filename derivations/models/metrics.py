@@ -1,0 +1,94 @@
+"""Test metrics: formulas of a sample's fields, and NumPy functions of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sympy import Symbol, lambdify
+
+from derivations.models.functions import NUMPY_FUNCTIONS, with_known_functions
+from derivations.models.model import parameter_symbol
+from derivations.models.scalar import formula_loss
+
+__all__ = ["MetricFunction", "MetricSymbols", "metric_expression", "metric_function"]
+
+Array = NDArray[np.float64]
+
+
+class MetricSymbols(NamedTuple):
+    """What a metric may depend on: fields, entries of the labels' noise, numbers of the clusters and of the loss."""
+
+    student: tuple[Symbol, ...]
+    teacher: tuple[Symbol, ...]
+    noise: tuple[Symbol, ...]
+    clusters: tuple[Symbol, ...]
+    parameters: tuple[Symbol, ...]
+
+
+def metric_expression(
+    text: str, length: int, columns: int, teacher_rank: int, parameters: tuple[str, ...] = ()
+) -> tuple[Any, MetricSymbols]:
+    """A metric in symbols, read by the names of `formula_loss`; it may jump in the student's fields.
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+    h, k, noise = (
+        [[Symbol(f"{letter}{a}_{c}", real=True) for c in range(count)] for a in range(length)]
+        for letter, count in (("h", columns), ("k", teacher_rank), ("noise", length))
+    )
+    clusters = [Symbol(f"c{a}", real=True) for a in range(length)]
+    model = formula_loss(text, length, columns, teacher_rank, noisy=True, parameters=parameters)
+    known = model.loss(h, [[*own, *drawn, c] for own, drawn, c in zip(k, noise, clusters, strict=True)])
+    student, teacher, entries = (tuple(x for row in rows for x in row) for rows in (h, k, noise))
+    return with_known_functions(known), MetricSymbols(
+        student, teacher, entries, tuple(clusters), tuple(map(parameter_symbol, parameters))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MetricFunction:
+    """Metrics as a function of arrays.
+
+    Attributes
+    ----------
+    function : callable
+        Of every symbol's values, as a list of the metrics' values.
+    noisy : bool
+        Whether any metric takes the noise of the labels.
+    """
+
+    function: Callable[..., Any]
+    noisy: bool
+
+    def __call__(self, h: Array, k: Array, noise: Array, clusters: Array, parameters: Array) -> Array:
+        """The metrics (M, N) of fields (L, r, N) and (L, t, N), noise (L L, N), and of numbers of clusters and loss."""
+        count = h.shape[-1]
+        with np.errstate(all="ignore"):  # exp may overflow on the way to a limit
+            rows = self.function(*h.reshape(-1, count), *k.reshape(-1, count), *noise, *clusters, *parameters)
+        return np.stack([np.broadcast_to(np.asarray(row, dtype=float), count) for row in rows])
+
+
+@lru_cache(maxsize=64)
+def metric_function(
+    texts: tuple[str, ...], length: int, columns: int, teacher_rank: int, parameters: tuple[str, ...] = ()
+) -> MetricFunction:
+    """The NumPy function of some metrics of one problem.
+
+    Raises
+    ------
+    FormulaError
+        One of them cannot be read.
+    """
+    read = [metric_expression(text, length, columns, teacher_rank, parameters) for text in texts]
+    expressions, symbols = [expression for expression, _ in read], read[0][1]
+    arguments = [x for group in symbols for x in group]
+    function = lambdify(arguments, expressions, [NUMPY_FUNCTIONS, "numpy"], cse=True)
+    return MetricFunction(function, any(one.has(*symbols.noise) for one in expressions))
