@@ -22,7 +22,7 @@ from attnphase.data.variables import (
     TRAJECTORY_VARIABLES,
     TRANSITION_VARIABLES,
     Variable,
-    with_metrics,
+    with_own,
 )
 from attnphase.errors import DatasetError
 from attnphase.fixed_points.threshold import Outcome
@@ -376,9 +376,7 @@ def _described(point: BranchPoint) -> str:
 def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict[str, list[NDArray[Any]]]:
     """Values of every variable at every place; what is missing has the shape it has at `pattern`."""
     columns: dict[str, list[NDArray[Any]]] = {}
-    for variable in with_metrics(POINT_VARIABLES, pattern.problem):
-        if not variable.belongs_to(pattern.problem):
-            continue
+    for variable in with_own(POINT_VARIABLES, pattern.problem):
         shape = np.shape(_value(pattern, variable.name))
         fill = np.full(shape, variable.missing)
         rows = [fill if point is None else np.asarray(_value(point, variable.name)) for point in points]
@@ -429,7 +427,7 @@ def assemble(
 ) -> xr.Dataset:
     """A dataset of a kind on a problem, of its variables over the swept dimensions and those of each."""
     leading = tuple(coordinate_name(name) for name in swept)
-    own = [one for one in with_metrics(SCHEMAS[kind], problem) if one.belongs_to(problem)]
+    own = with_own(SCHEMAS[kind], problem)
     known = [one for one in own if one.name in columns or not one.optional]
     variables = labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in known})
     coordinates: dict[str, Any] = {name: ((), np.asarray(v), coordinate(name)) for name, v in scalars.items()}

@@ -293,7 +293,7 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
     names, problem = [point.branch for point in points], points[0].problem
     columns = build.point_columns(points, {"branch": names})
     rows = []
-    for variable in variables.with_metrics(variables.POINT_VARIABLES, problem):
+    for variable in variables.with_own(variables.POINT_VARIABLES, problem):
         if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES or variable.name not in columns:
             continue
         dims, sizes = variable.dims_of(problem), columns[variable.name].shape[1:]

@@ -20,7 +20,7 @@ from attnphase.data.variables import (
     TRAJECTORY_VARIABLES,
     TRANSITION_VARIABLES,
     Variable,
-    with_metrics,
+    with_own,
 )
 from attnphase.errors import AttnphaseError, DatasetError
 from attnphase.fixed_points.optimum import LOWEST
@@ -58,7 +58,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     kind = _check_attributes(ds)
     problem = Problem() if kind == "histogram" else problem_of(ds)
     leading = _check_coordinates(ds, kind)
-    variables = tuple(one for one in with_metrics(SCHEMAS[kind], problem) if one.belongs_to(problem))
+    variables = with_own(SCHEMAS[kind], problem)
     if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
         variables = (*variables, *TRAJECTORY_VARIABLES)
     if kind == "thresholds" and any(one.name in ds.data_vars for one in TRANSITION_VARIABLES):
@@ -215,7 +215,7 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
             losses = {str(kind) for kind in np.atleast_1d(coordinate.to_numpy())}
     linear = {name for name, kind in LOSSES.items() if kind.has_grams}
     for variable in POINT_VARIABLES:
-        if variable.optional or not variable.belongs_to(problem):
+        if variable.optional:
             continue
         if variable.name == "linear_test_error" and not losses <= linear:
             continue

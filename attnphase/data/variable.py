@@ -75,10 +75,6 @@ class Variable:
         """Its name, and that of its standard error if it has one."""
         return (self.name, self.stderr) if self.has_stderr else (self.name,)
 
-    def belongs_to(self, problem: Problem) -> bool:
-        """Whether a problem has it: trained parameters are those of its loss."""
-        return "parameter" not in self.dims or bool(problem.loss.trained)
-
     def dims_of(self, problem: Problem) -> tuple[str, ...]:
         """Dimensions for a problem: with mixture tokens what a token has, each of its clusters has."""
         if "token" not in self.dims or not problem.tokens.has_clusters:

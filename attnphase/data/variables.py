@@ -36,7 +36,7 @@ __all__ = [
     "TUNED_VARIABLES",
     "RunStatus",
     "Variable",
-    "with_metrics",
+    "with_own",
 ]
 
 NOT_COMPUTED = max(Status) + 1
@@ -69,7 +69,6 @@ POINT_VARIABLES = (
     Variable("V_hat", _SQUARE, "conjugate of V", r"\hat{V}_\ell", True),
     Variable("m_hat", _COLUMN, "conjugate of m", r"\hat{m}_\ell", True),
     Variable("theta_hat", _CROSS, "conjugate of theta", r"\hat{\theta}_\ell", True),
-    Variable("trained", ("parameter",), "trained parameters of the loss", r"b", True),
     Variable("test_error", (), "test error per token and dimension", r"\epsilon_g", True),
     Variable("training_loss", (), "minimum of the regularised risk, divided by d", r"\epsilon_t", True),
     Variable("weight_norm", (), "squared norm of the student's weights, divided by d", r"\Vert W \Vert^2 / d", True),
@@ -267,9 +266,11 @@ branches half-way between the last point that has merged and the first one that 
 _POINT = {variable.name: variable for variable in POINT_VARIABLES}
 
 
-def with_metrics(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variable, ...]:
-    """Variables with those of a problem's test metrics behind the test error, where there is one."""
+def with_own(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variable, ...]:
+    """Variables with those of a problem's own beside the test error: its test metrics, and what its loss trains."""
     place = next((i for i, one in enumerate(variables, 1) if one.name == "test_error"), 0)
+    if not place:
+        return variables
     metrics = tuple(
         Variable(
             f"metric_{name}",
@@ -281,7 +282,10 @@ def with_metrics(variables: tuple[Variable, ...], problem: Problem) -> tuple[Var
         )
         for name in problem.metrics
     )
-    return (*variables[:place], *(metrics if place else ()), *variables[place:])
+    theory = variables is not EXPERIMENT_VARIABLES  # a single run has no error
+    trained = Variable("trained", ("parameter",), "trained parameters of the loss", r"b", theory, optional=True)
+    before = (trained,) if problem.loss.trained else ()
+    return (*variables[: place - 1], *before, variables[place - 1], *metrics, *variables[place:])
 
 
 def _shared(*names: str) -> tuple[Variable, ...]:
@@ -290,7 +294,7 @@ def _shared(*names: str) -> tuple[Variable, ...]:
 
 
 EXPERIMENT_VARIABLES = (
-    *_shared("q", "V", "m", "theta", "trained"),
+    *_shared("q", "V", "m", "theta"),
     Variable("test_error", (), "exact test error per token and dimension", r"\epsilon_g", True),
     Variable("test_error_sampled", (), "test error on fresh samples", r"\epsilon_g^{\mathrm{fresh}}", True),
     Variable("training_loss", (), "regularised risk, divided by d", r"\epsilon_t"),

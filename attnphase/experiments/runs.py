@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnphase.arrays import Array
 from attnphase.data.build import by_cluster, from_runs
-from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus, with_metrics
+from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus, with_own
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import TORCH_DTYPES, Instance, check_dimension, draw_instance
 from attnphase.experiments.measure import (
@@ -301,7 +301,7 @@ class _Experiment:
         ]
         sizes = tuple(len(values) for values in grid.swept.values())
         passed, record = self.settings.kind.posterior, list[int]()
-        own = [one for one in with_metrics(EXPERIMENT_VARIABLES, problem) if one.belongs_to(problem)]
+        own = [*with_own(EXPERIMENT_VARIABLES, problem)]
         variables = [one for one in POSTERIOR_VARIABLES if one.name in order[0]] if passed else own
         if self.settings.trajectory:
             variables += () if passed else TRAJECTORY_VARIABLES

@@ -65,6 +65,11 @@ class Overlaps:
     theta: Array
     trained: Array = field(default_factory=lambda: _NONE)
 
+    @property
+    def by_name(self) -> dict[str, Array]:
+        """The overlaps, without trained parameters."""
+        return {"q": self.q, "V": self.V, "m": self.m, "theta": self.theta}
+
     def feasible(self, rho: Array) -> bool:
         """Whether q and V are positive definite and the teacher's covariance ``rho`` (L, t, t) allows theta.
 

@@ -203,7 +203,7 @@ def test_conjugates_are_finite_where_the_teacher_is_known(problem):
     for share in (1e-4, 1e-8, 1e-12, 0.0, -1e-12):
         at = Overlaps(1.3 * rho * (1 + share), 2.0 + 0 * rho, 0.1 + 0 * rho, np.sqrt(1.3) * rho)
         passed = channel.evaluate(1.6, at, Starts.COLD)
-        for values in vars(passed.conjugates).values():
+        for values in passed.conjugates.by_name.values():
             assert np.isfinite(values).all()
         assert np.isfinite(channel.loss_at_omega(at)).all()
 

@@ -111,7 +111,7 @@ class Setting:
     ) -> dict[str, np.ndarray]:
         """Terms of ``-Phi`` per replicate (S,), given ``E[M]`` per replicate."""
         terms = self.kernels.ridge.free_entropy_terms(
-            **self.arguments(ridge), envelope=envelope[:, None, None], **with_replicates(x), **vars(c)
+            **self.arguments(ridge), envelope=envelope[:, None, None], **with_replicates(x), **c.by_name
         )
         return {name: np.broadcast_to(np.squeeze(term), envelope.shape) for name, term in terms.items()}
 
@@ -130,13 +130,13 @@ class Setting:
             length=self.problem.tokens.length,
             q=x.q[:, None],
             V=x.V[:, None],
-            **vars(c),
+            **c.by_name,
         )
         return {name: float(np.squeeze(value)) for name, value in values.items()}
 
 
 def with_replicates(x: Overlaps) -> dict[str, np.ndarray]:
-    return {name: value[:, None] for name, value in vars(x).items()}
+    return {name: value[:, None] for name, value in x.by_name.items()}
 
 
 def setting(problem: Problem, alpha: float, rule: Callable[[int, int], Rule]) -> Setting:
@@ -175,7 +175,7 @@ def pack_conjugates(c: Conjugates) -> np.ndarray:
 
 def unpack_conjugates(vector: np.ndarray, like: Conjugates) -> Conjugates:
     length, _, columns, rank = like.theta_hat.shape
-    return Conjugates(*(value[:, None] for value in vars(Overlaps.unpack(vector, length, columns, rank)).values()))
+    return Conjugates(*(value[:, None] for value in Overlaps.unpack(vector, length, columns, rank).by_name.values()))
 
 
 def symmetrised(c: Conjugates) -> Conjugates:
@@ -253,7 +253,7 @@ def test_channel_makes_the_free_entropy_stationary_in_the_overlaps(name, seed):
     size = max(np.abs(term).max() for term in at.terms(x, c, passed.envelope).values())
     assert np.abs(gradient_in_overlaps(at, x, c, energy)).max() < QUADRATURE * size
     # one per cent off in one conjugate is seen, whichever it is
-    for name, value in vars(c).items():
+    for name, value in c.by_name.items():
         wrong = gradient_in_overlaps(at, x, replace(c, **{name: 1.01 * value}), energy)
         assert np.abs(wrong).max() > 20 * QUADRATURE * size, name
 
@@ -540,7 +540,7 @@ def solved_ridge(ridge: Ridge, rule: Rule) -> tuple[Setting, Overlaps, dict[str,
     found = iterate(evaluate, start.pack(), scales, Damped(0.6), tolerance=1e-11, max_maps=4000)
     assert found.status is Status.converged
     x = Overlaps.unpack(found.point, 1, 1, 1)
-    return at, x, {name: value.item() for name, value in vars(x).items()} | at.observables(x)
+    return at, x, {name: value.item() for name, value in x.by_name.items()} | at.observables(x)
 
 
 @pytest.mark.parametrize("name", RIDGES)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import attnphase as ap
 from attnphase.checks.comparison import compare
 from attnphase.data.build import from_points, from_runs
-from attnphase.data.variables import EXPERIMENT_VARIABLES, with_metrics
+from attnphase.data.variables import EXPERIMENT_VARIABLES, with_own
 from attnphase.errors import CompareError, ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -215,7 +215,7 @@ def runs_of(problem: Problem, value: float) -> xr.Dataset:
     """Made-up runs, all metrics of which are about a value."""
     rng, sizes = np.random.default_rng(1), {"token": 2, "row": 1, "col": 1, "teacher": 1}
     columns: dict[str, Array] = {}
-    for one in with_metrics(EXPERIMENT_VARIABLES, problem):
+    for one in with_own(EXPERIMENT_VARIABLES, problem):
         shape = (1, 1, 1, 4, *(sizes[dim] for dim in one.dims))
         columns[one.name] = (0 * rng.normal(size=shape)).astype(one.dtype)
         if one.has_stderr:

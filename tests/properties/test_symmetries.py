@@ -163,7 +163,7 @@ def permuted_nodes(rule: Rule, problem: Problem, order: list[int]) -> Rule:
 
 def assert_same(actual: object, expected: object, tolerance: float = 1e-10) -> None:
     """Every array field agrees, relative to its largest entry."""
-    for name in vars(expected):
+    for name in expected.by_name:
         a, b = getattr(actual, name), getattr(expected, name)
         if isinstance(b, np.ndarray):
             np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max(), err_msg=name)
@@ -204,16 +204,16 @@ def test_map_commutes_with_permutations_of_the_tokens(seed, case):
     """Tokens, encodings, sigma, mixing and nodes permuted together: the same samples under other names."""
     problem, order = case[0], list(case[1])
     x, rule = random_overlaps(problem, seed), sampled(problem)
-    other, y = permuted(problem, order), Overlaps(*(v[order] for v in vars(x).values()))
+    other, y = permuted(problem, order), Overlaps(*(v[order] for v in x.by_name.values()))
     before, after = evaluated(problem, x, rule), evaluated(other, y, permuted_nodes(rule, problem, order))
     assert_same_pass(after, before)
-    assert_same(after[0].conjugates, Conjugates(*(v[order] for v in vars(before[0].conjugates).values())))
+    assert_same(after[0].conjugates, Conjugates(*(v[order] for v in before[0].conjugates.by_name.values())))
 
     conjugates = random_conjugates(problem, seed)
     image = from_conjugates(problem, conjugates)
-    renamed = from_conjugates(other, Conjugates(*(v[order] for v in vars(conjugates).values())))
+    renamed = from_conjugates(other, Conjugates(*(v[order] for v in conjugates.by_name.values())))
     assert image is not None
-    assert_same(renamed, Overlaps(*(v[order] for v in vars(image).values())))
+    assert_same(renamed, Overlaps(*(v[order] for v in image.by_name.values())))
 
 
 @pytest.mark.slow
