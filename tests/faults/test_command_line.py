@@ -63,7 +63,7 @@ REFUSED = {
         (["-o", "{none}"], "Missing option '--alpha'"),
         (["--alpha", "1,2"], "Missing option '-o'"),
         (["--alpha", "1,2", "-o", "{none}", "--scheduler", "here"], "scheduler must be the address"),
-        (["--alpha", "1,2", "-o", "{none}", "--shard", "3/2"], "shard must be the number of a share"),
+        (["--alpha", "1,2", "-o", "{none}", "--shard", "3/2"], "shard must be K/N, share K from 1 to N"),
         (["--alpha", "1,2", "-o", "{none}", "--scheduler", "tcp://a:1", "--workers", "2"], "workers or scheduler"),
         (["--alpha", "1,2", "-o", "{none}", "--plan", "0"], "plan must be a whole number of at least 1"),
         (["--alpha", "1,2", "-o", "{file}", "--plan", "2"], "this is not a folder"),
@@ -595,7 +595,7 @@ def test_a_loss_that_is_no_number_ends_in_a_sentence(bad):
         losses[:] = np.where(h[:, 0, 0] < 0, bad, h[:, 0, 0])
 
     kernels: Any = SimpleNamespace(
-        length=1, columns=1, teacher_rank=1, noise_columns=0, cluster_columns=0, losses_at=losses_at
+        length=1, columns=1, teacher_rank=1, noise_columns=0, cluster_columns=0, some_numbers=None, losses_at=losses_at
     )
     with pytest.raises(SolverError, match="the loss is not a finite number"):
         loss_symmetries.__wrapped__(kernels)

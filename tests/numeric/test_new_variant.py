@@ -41,7 +41,7 @@ def test_the_page_runs_and_its_variant_is_solved_and_consistent(capsys):
     assert namespace["comparison"].within(3)
     assert "a of a + b/d" in printed
     # the formula of the page is the same score
-    (toml,) = blocks("toml")
+    toml, *_ = blocks("toml")
     rng = np.random.default_rng(2)
     h, k, mixing = rng.normal(size=(50, 2, 1)), rng.normal(size=(50, 2, 1)), rng.uniform(0.1, 0.9, (2, 2))
     numbers = mixing, np.array([0.3, 1.2, 0.8]), np.array([0.25, 0.36])
