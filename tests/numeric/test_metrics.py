@@ -245,7 +245,7 @@ def test_compared_metrics_have_one_formula():
 @pytest.mark.parametrize(
     ("metrics", "field", "sentence"),
     [
-        ({"x": "h9_0"}, "metrics.x", 'unknown name "h9_0": the names are h0_0, h1_0, k0_0'),
+        ({"x": "h9_0"}, "metrics.x", 'unknown name "h9_0": the names are h, k, noise, h0_0, h1_0, k0_0'),
         ({"x": "h0_0 +"}, "metrics.x", "is not a formula"),
         ({"x": "erf(h0_0)"}, "metrics.x", 'unknown function "erf"'),
         ({"x": "log(h0_0**2)"}, "metrics.x", "must be a finite number for all fields, but is none at h0_0 = 0"),

@@ -240,7 +240,7 @@ def test_a_point_that_is_iterated_further_stays_converged(monkeypatch):
     )
     point = solve_point(problem, 1.0, settings=SolverSettings(threads=1, stability=False, tolerance=1e-4))
     assert point.status is Status.converged
-    assert point.residual < 1e-8
+    assert point.residual < 1e-7  # of the 1e-4 asked for
     assert_ridge_regression(point, 0.8, 1.3e-8, 0.3)
 
 
