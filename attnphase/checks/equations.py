@@ -322,11 +322,9 @@ def _gradients(generic: _Generic, held: _Held) -> Array:
 
 def _trained(case: Case, generic: _Generic) -> Check:
     """The slopes of the mean loss in trained parameters, at the held proximal points, by differences."""
-    held = _Held.of(case.channel_at(generic.at), case.point.alpha, generic.at)
-    start = initial_overlaps(case.problem, case.point.branch).trained
-    channel = held.channel.at(replace(generic.at, trained=start))
+    channel, start = case.channel_at(generic.at), initial_overlaps(case.problem, case.point.branch).trained
     slopes = channel.evaluate(case.point.alpha, generic.at, Starts.COLD).slopes
-    held, worst = replace(held, fields=_Held.of(channel, case.point.alpha, generic.at).fields), 0.0
+    held, worst = _Held.of(channel, case.point.alpha, generic.at), 0.0
     for place, step in enumerate(_STEP * np.eye(len(start))):
         ends = (replace(held, channel=channel.at(replace(generic.at, trained=start + side * step))) for side in (1, -1))
         upper, lower = (end.energy(generic.at) for end in ends)

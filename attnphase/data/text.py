@@ -294,7 +294,7 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
     columns = build.point_columns(points, {"branch": names})
     rows = []
     for variable in variables.with_own(variables.POINT_VARIABLES, problem):
-        if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES or variable.name not in columns:
+        if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES:
             continue
         dims, sizes = variable.dims_of(problem), columns[variable.name].shape[1:]
         for label, index in entries_of(variable.name, dims, sizes):

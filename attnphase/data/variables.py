@@ -282,8 +282,8 @@ def with_own(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variabl
         )
         for name in problem.metrics
     )
-    theory = variables is not EXPERIMENT_VARIABLES  # a single run has no error
-    trained = Variable("trained", ("parameter",), "trained parameters of the loss", r"b", theory, optional=True)
+    has_error = next(one.has_stderr for one in variables if one.name == "training_loss")  # a single run's has none
+    trained = Variable("trained", ("parameter",), "trained parameters of the loss", r"b", has_error, optional=True)
     before = (trained,) if problem.loss.trained else ()
     return (*variables[: place - 1], *before, variables[place - 1], *metrics, *variables[place:])
 

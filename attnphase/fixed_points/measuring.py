@@ -153,9 +153,10 @@ def branch_point(
         slopes = dict.fromkeys(SLOPES, (np.nan, np.nan))
     values |= {name: violation for name, (violation, _) in slopes.items()}
     errors |= {name: error for name, (_, error) in slopes.items()}
-    # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
+    # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended; and a point that is
+    # stationary in a trained parameter may be a maximum
     gap = float(stability.values["overlap_gap"])
-    status = Status.left_domain if map_.bottomless else found.status
+    status = found.status if map_.has_minimum(found.point) else Status.left_domain
     overlaps = map_.unpack(found.point)
     if status is not Status.converged or vanishes(run.system.problem, overlaps, branch):
         identity = Identity.not_decided if identity is Identity.on_branch else identity

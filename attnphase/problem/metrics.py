@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnphase.errors import ProblemError
-from attnphase.problem.messages import shown, toml_table
+from attnphase.problem.messages import toml_table
+from attnphase.problem.values import read_named
 
 __all__ = ["Metrics"]
-
-_MOST = 64
 
 
 @toml_table("metrics", own_keys=True)
@@ -19,9 +18,9 @@ _MOST = 64
 class Metrics(Mapping[str, str]):
     """Formulas by name, in alphabetical order: the mean of each over fresh samples is reported as ``metric_NAME``.
 
-    A formula has the names and functions of ``loss.expression``: the student's fields ``h0_0`` (token 0, column 0),
-    the teacher's ``k0_0`` without noise, the labels' noise ``noise0_0`` of variance ``teacher.noise``, and the numbers
-    ``c0`` of the clusters. It may jump in all of them, as ``(1 - sign(h*k))/2`` does, but must be finite.
+    A formula has the names and functions of ``loss.expression``: the student's fields ``h``, the teacher's ``k``
+    without noise, the labels' ``noise`` of variance ``teacher.noise``, the numbers ``c`` of the clusters, and those of
+    ``loss.parameters``. It may jump in all of them, as ``(1 - sign(h*k))/2`` does, but must be finite.
     """
 
     _formulas: tuple[tuple[str, str], ...] = ()
@@ -35,23 +34,11 @@ class Metrics(Mapping[str, str]):
         ProblemError
             It is no table of formulas, or a name cannot be that of a variable.
         """
-        if not isinstance(given, Mapping):
-            raise ProblemError("metrics", f"metrics must be a table of formulas by name, but it is {shown(given)}.")
-        if len(given) > _MOST:
-            raise ProblemError("metrics", f"metrics has {len(given)} formulas: give at most {_MOST}.")
-        for name, formula in given.items():
-            usable = isinstance(name, str) and name.isascii() and name.isidentifier() and not name.endswith("_stderr")
-            if not usable:
-                raise ProblemError(
-                    "metrics",
-                    f"metrics has the name {shown(name)}, but a name must consist of ASCII letters, digits and _, not"
-                    ' begin with a digit, and not end in "_stderr".',
-                )
-            if not isinstance(formula, str):
-                raise ProblemError(
-                    f"metrics.{name}", f"metrics.{name} must be a formula as a text, but it is {shown(formula)}."
-                )
-        return cls(tuple(sorted(given.items())))
+        found = read_named("metrics", given, str) or {}
+        for name in found:
+            if name.endswith("_stderr"):
+                raise ProblemError("metrics", f'metrics has the name "{name}", but a name must not end in "_stderr".')
+        return cls(tuple(sorted(found.items())))
 
     def __getitem__(self, name: str) -> str:
         return dict(self._formulas)[name]

@@ -191,15 +191,14 @@ def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[A
         if not (isinstance(name, str) and _NAME.fullmatch(name)) or hasattr(Named, name):
             raise ProblemError(
                 place,
-                f"{place} has an entry {name!r:.40}, but a name has up to 32 letters, digits and underscores, begins"
-                " with a letter, and is no method of a mapping: choose another name.",
+                f'{place} has the name "{name!s:.40}", but a name has up to 32 ASCII letters, digits and underscores,'
+                " begins with a letter, and is no method of a mapping: choose another name.",
             )
         own = plain(one, 0)
         if kind is float and not isinstance(own, bool) and isinstance(own, int | float):
             own = float(own)
-        size = abs(own) <= 1e12 if isinstance(own, float) else isinstance(own, str) and 0 < len(own) <= 4000
-        if not isinstance(own, kind) or not size:
-            wanted = "a number of at most 1e12" if kind is float else "a formula"
+        if not isinstance(own, kind) or (isinstance(own, float) and not abs(own) <= 1e12):
+            wanted = "a number of at most 1e12" if kind is float else "a formula as a text"
             raise ProblemError(f"{place}.{name}", f"{place}.{name} must be {wanted}, but it is {one!r:.60}.")
         found[name] = own
     return Named(found)

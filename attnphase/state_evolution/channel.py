@@ -120,13 +120,17 @@ class Channel:
 
     def floored(self, overlaps: Overlaps, *, clean: bool = False) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""
-        sample, units, theta = self.system.sample_law, self.system.units.matched, overlaps.theta
-        rho = sample.clean_rho if clean else sample.rho
-        natural = np.trace(sample.clean_rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
-        floor = _VARIANCE_FLOOR * natural * np.outer(units, units)
-        values, vectors = np.linalg.eigh((overlaps.q - theta @ _solved(rho, theta.mT)) / floor)
-        share = (vectors * (1 / (1 + np.square(np.maximum(values, 0.0))))[..., None, :]) @ vectors.mT
-        return replace(overlaps, q=overlaps.q + floor * share)
+        sample, theta, floor = self.system.sample_law, overlaps.theta, self._floor
+        spread = (overlaps.q - theta @ _solved(sample.clean_rho if clean else sample.rho, theta.mT)) / floor
+        return replace(overlaps, q=overlaps.q + floor * _needed(spread))
+
+    @cached_property
+    def _floor(self) -> Array:
+        """What is added to q where fields have no variance given the teacher's, (r, r)."""
+        rho, units = self.system.sample_law.clean_rho, self.system.units.matched
+        natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
+        floor: Array = _VARIANCE_FLOOR * natural * np.outer(units, units)
+        return floor
 
     def at(self, overlaps: Overlaps) -> Channel:
         """The channel with the trained parameters of these overlaps."""
@@ -475,6 +479,15 @@ def _parities(orbit: tuple[tuple[int, int], ...], signs: tuple[tuple[int, int], 
         xi, zeta = factor * student * signs[source][0], factor * teacher * signs[source][1]
         rows.append([factor] + [1.0] * columns + [xi] * columns + [zeta] * rank)
     return np.array(rows, dtype=float)[:, None, None, None, :]
+
+
+def _needed(spread: Array) -> Array:
+    """``(1 + X^2)^-1`` of positive semidefinite X (..., r, r), which may have rounding errors below zero."""
+    if spread.shape[-1] == 1:
+        return 1 / (1 + np.square(np.maximum(spread, 0.0)))
+    values, vectors = np.linalg.eigh(spread)
+    share: Array = (vectors / (1 + np.square(np.maximum(values, 0.0)))[..., None, :]) @ vectors.mT
+    return share
 
 
 def _solved(matrices: Array, right: Array) -> Array:

@@ -169,9 +169,22 @@ class StateEvolution:
 
     def _next_trained(self, x: Array, alpha: float, at: ChannelPass) -> Array:
         """What becomes of the trained parameters at ``x``, by each replicate's slopes, (1, S, p)."""
-        trained, penalties = self.unpack(x).trained, self.system.penalties
-        curvature = alpha * at.curvatures.mean(axis=0) + np.diag(penalties.curvatures(trained))
-        return (trained + newton_step(alpha * at.slopes + penalties.slopes(trained), curvature))[None]
+        trained, slopes = self.unpack(x).trained, self.system.penalties.slopes
+        return (trained + newton_step(alpha * at.slopes + slopes(trained), self._stiffness(x, alpha, at)))[None]
+
+    def _stiffness(self, x: Array, alpha: float, at: ChannelPass) -> Array:
+        """Second derivatives of the objective in the trained parameters, at fixed weights."""
+        penalty = self.system.penalties.curvatures(self.unpack(x).trained)
+        curvature: Array = alpha * at.curvatures.mean(axis=0) + np.diag(penalty)
+        return curvature
+
+    def has_minimum(self, x: Array) -> bool:
+        """Whether at ``x``, evaluated last, the local problems and the objective in trained parameters have minima."""
+        if self.bottomless:
+            return False
+        if not self.sector.trained or self.last is None:
+            return True
+        return bool(np.linalg.eigvalsh(self._stiffness(x, self.alpha, self.last)).min() > 0)
 
     def _is_at(self, x: Array) -> bool:
         """Whether the last evaluation was made at ``x``, and inside the domain."""

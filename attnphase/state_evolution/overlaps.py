@@ -214,7 +214,7 @@ class Conjugates:
     m_hat : (L, S, r, 1) array
     theta_hat : (L, S, r, t) array
     trained : (1, S, p) array
-        What becomes of the trained parameters, see `TrainedSlopes`.
+        Of the trained parameters, which have no conjugate: their next values, see `trained`.
     """
 
     q_hat: Array

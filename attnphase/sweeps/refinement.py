@@ -131,7 +131,7 @@ def line_of_parts(parts: Sequence[tuple[NDArray[np.intp], xr.Dataset]], size: in
     """A line of so many alpha from parts of it, with their places; the rest is ``not_computed``, as of `pattern`."""
     variables = {}
     for name, array in pattern.data_vars.items():
-        missing = _MISSING.get(str(name), np.nan)  # of a test metric
+        missing = _MISSING.get(str(name), np.nan)  # of a test metric, or a trained parameter
         column = np.full((size, *array.shape[1:]), missing, dtype=array.dtype)
         for at, ds in parts:
             column[at] = ds[name].to_numpy()

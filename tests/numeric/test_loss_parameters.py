@@ -122,6 +122,16 @@ def test_a_stiff_penalty_keeps_a_parameter():
     np.testing.assert_allclose(held.values["q"], fixed.values["q"], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("falling", "status"), [("0 - b**2", 2), ("b", 2), ("cos(b)", 0)])
+def test_a_maximum_in_a_trained_parameter_is_no_solution(falling: str, status: int):
+    """All three losses are stationary or linear in b near the start, and only the cosine has a minimum, at pi."""
+    problem = of_loss(f"(h - k)**2/2 + {falling}", parameters={"b": 0.1}, trained={"b": "0"})
+    point = solve_point(problem, 1.5, settings=SETTINGS)
+    assert point.status == status
+    if not status:
+        assert point.values["trained"].item() == pytest.approx(np.pi, abs=1e-6)
+
+
 def test_two_trained_parameters_with_a_common_curvature():
     """A read-out and a bias: the slopes of the objective vanish in both, whatever each does to the other."""
     own = {"parameters": {"a": 0.6, "b": 0.1}, "expression": "softplus((2*c - 1)*(a*h + b))"}

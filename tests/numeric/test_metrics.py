@@ -254,7 +254,7 @@ def test_compared_metrics_have_one_formula():
         ({"x y": "h0_0"}, "metrics", 'the name "x y"'),
         ({"é": "h0_0"}, "metrics", "ASCII"),
         ({"x_stderr": "h0_0"}, "metrics", 'not end in "_stderr"'),
-        ({f"x{i}": "1" for i in range(65)}, "metrics", "65 formulas"),
+        ({f"x{i}": "1" for i in range(65)}, "metrics", "65 entries"),
         ("h0_0", "metrics", "must be a table"),
     ],
 )

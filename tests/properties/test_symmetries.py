@@ -161,7 +161,7 @@ def permuted_nodes(rule: Rule, problem: Problem, order: list[int]) -> Rule:
     return replace(rule, nodes=np.concatenate(halves, axis=-1))
 
 
-def assert_same(actual: object, expected: object, tolerance: float = 1e-10) -> None:
+def assert_same(actual: Overlaps | Conjugates, expected: Overlaps | Conjugates, tolerance: float = 1e-10) -> None:
     """Every array field agrees, relative to its largest entry."""
     for name in expected.by_name:
         a, b = getattr(actual, name), getattr(expected, name)
