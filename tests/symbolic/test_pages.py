@@ -44,6 +44,7 @@ ATOMS: list[dict[str, Any]] = [{"weight": 0.4, "variances": [0.3, 0.7]}, {"weigh
 POWER = {"kind": "power-law", "exponent": 1.2, "variance": 0.3, "atoms": 5}
 LEVELS = {"kind": "two-level", "variances": [0.3, 0.6], "fraction": 0.4}
 ONE = {"tokens.length": 1}
+NAMED = {"loss.kind": "expression", "loss.expression": "(h - beta*k)**2", "loss.parameters": {"beta": 2.0}}
 
 
 def atoms(weights: tuple[float, float] = (0.4, 0.6), first: list[float] = ATOMS[0]["variances"]) -> dict[str, Any]:
@@ -158,9 +159,15 @@ FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
         {},
         {"loss.expression": "(h - 3*k)**2"},
     ),
+    "loss.parameters": (ONE | NAMED, {}, {"loss.parameters.beta": 3.0}),
+    "loss.trained": (
+        ONE | NAMED,
+        {"loss.trained": {"beta": "beta**2"}},
+        {"loss.trained": {"beta": "2*beta**2"}},
+    ),
 }
-SILENT = {f"integration.{item.name}" for item in dataclasses.fields(Integration)}
-"""Fields that change how finely means are integrated, and no equation."""
+SILENT = {f"integration.{item.name}" for item in dataclasses.fields(Integration)} | {"metrics"}
+"""Fields that change how finely means are integrated, or which are reported, and no equation."""
 
 
 def halved(v: Any, step: Any) -> Any:
@@ -182,13 +189,15 @@ def known_fields() -> set[str]:
 
     found, sections = set(), typing.get_type_hints(Problem, include_extras=True)
     for section in [item.name for item in dataclasses.fields(Problem) if not item.name.startswith("_")]:
-        (kind,) = tables(sections[section])
-        pending = [(section, kind)]
+        pending = [(section, kind) for kind in tables(sections[section])]
+        if not pending:  # a table of the user's own names
+            found.add(section)
         while pending:
             name, table = pending.pop()
-            for field, annotation in typing.get_type_hints(table, include_extras=True).items():
+            hints = typing.get_type_hints(table, include_extras=True)
+            for field in (item.name for item in dataclasses.fields(table)):
                 found.add(f"{name}.{field}")
-                pending += [(inner.__name__, inner) for inner in tables(annotation)]
+                pending += [(inner.__name__, inner) for inner in tables(hints[field])]
     return found
 
 
@@ -216,8 +225,9 @@ def test_a_field_changes_the_page(field):
     assert {name for name in old if old[name] == new[name]} == set()
 
 
-def test_integration_changes_no_equation():
+def test_integration_and_metrics_change_no_equation():
     settings = {"integration.rule": "sobol", "integration.nodes": 64, "integration.seed": 3}
+    settings |= {"metrics.error": "h0_0**2"}
     assert pages(Problem().with_fields(settings)) == pages(Problem())
 
 
