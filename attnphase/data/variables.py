@@ -282,10 +282,12 @@ def with_own(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variabl
         )
         for name in problem.metrics
     )
-    has_error = next(one.has_stderr for one in variables if one.name == "training_loss")  # a single run's has none
-    trained = Variable("trained", ("parameter",), "trained parameters of the loss", r"b", has_error, optional=True)
-    before = (trained,) if problem.loss.trained else ()
-    return (*variables[: place - 1], *before, variables[place - 1], *metrics, *variables[place:])
+    trained = tuple(  # with an error wherever the training loss has one: a single run's has none
+        Variable("trained", ("parameter",), "trained parameters of the loss", "b", one.has_stderr, optional=True)
+        for one in variables
+        if one.name == "training_loss" and problem.loss.trained
+    )
+    return (*variables[: place - 1], *trained, variables[place - 1], *metrics, *variables[place:])
 
 
 def _shared(*names: str) -> tuple[Variable, ...]:
