@@ -149,10 +149,11 @@ def measured_metrics(instance: Instance, weights: Tensor, trained: Array | None 
         overlaps = StateOverlaps(
             own.q, 0 * own.q, own.m[..., None], own.theta, np.zeros(0) if trained is None else trained[s]
         )
-        return metric_means(problem, law, overlaps, _POINTS, instance.seed, instance.runs[s])[:, 0]
+        return metric_means(problem, law, overlaps, _POINTS, instance.seed, instance.runs[s])
 
-    replicates = np.stack(each(instance.threads, metrics_of, range(len(array))))
-    return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(replicates.shape[1])
+    replicates, _, jumps = np.stack(each(instance.threads, metrics_of, range(len(array)))).transpose(2, 0, 1, 3)
+    variances = replicates.var(axis=1, ddof=1) + jumps.mean(axis=1)
+    return replicates.mean(axis=1), np.sqrt(variances / replicates.shape[1])
 
 
 def noise_losses(instance: Instance) -> Array:

@@ -1,7 +1,8 @@
 """Means of the user's test metrics over fresh samples, and how wrong they are at a fixed point.
 
 A metric may jump in the student's fields, where smooth rules fail. So it has points of its own: scrambled Sobol
-points in all fields, independent of the nodes of the map. Their scatter is the integration error.
+points in all fields, independent of the nodes of the map. Their scatter is the integration error, with what one point
+counts at a jump: in a single field all scramblings may have the same number of points on each side.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ _STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the 
 
 
 def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: int, *stream: int) -> Array:
-    """Means of the metrics and of their sizes over fresh samples, per replicate (S, 2, M).
+    """Means of the metrics over fresh samples, of their sizes, and variances of jumps, per replicate (S, 3, M).
 
-    The student's fields are ``h ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``, as at V = 0.
+    The student's fields are ``h ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``, as at V = 0. N points
+    place a jump to 1/N of the probability, so that the mean of a metric that takes two values has at most the standard
+    deviation of their distance over 2N.
 
     Parameters
     ----------
@@ -60,7 +63,7 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
     root = matrix_root(law.clean_rho)
     lift = np.linalg.solve(root, overlaps.theta.mT).mT  # theta rho^-1/2
     spread, clusters = matrix_root(overlaps.q - lift @ lift.mT), np.array([c for _, c in problem.sites], dtype=float)
-    means = np.zeros((REPLICATES, 2, len(problem.metrics)))
+    means = np.zeros((REPLICATES, 3, len(problem.metrics)))
     for c, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
         for s, nodes in enumerate(rule.nodes):
             xi, zeta, z = np.split(nodes.T, [student, fields])
@@ -69,8 +72,9 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
             k = law.means[c, :, :rank, None] + root[sites] @ scaled
             h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, points)
             noise = deviation * z if deviation else np.zeros((length**2, points))
-            values = shares * function(h, k, noise, clusters[sites], numbers)
-            means[s] += probability * np.stack([values.mean(axis=1), np.abs(values).mean(axis=1)])
+            values, jumps = (shares * one for one in function(h, k, noise, clusters[sites], numbers))
+            means[s, :2] += probability * np.stack([values.mean(axis=1), np.abs(values).mean(axis=1)])
+            means[s, 2] += (probability * jumps.mean(axis=1) / (2 * points)) ** 2
     return means
 
 
@@ -94,7 +98,7 @@ def metrics_at(
     problem, law = map_.system.problem, map_.system.sample_law
     if not problem.metrics:
         return {}, {}
-    values = _fine_enough(map_.system, map_.unpack(x), max_nodes)
+    values, own = _fine_enough(map_.system, map_.unpack(x), max_nodes)
     slopes = np.full((len(problem.metrics), len(x)), np.nan)
     image, floored = map_(x), map_.pack(map_.channel.floored(map_.unpack(x)))
     if response.known and image is not None:
@@ -105,7 +109,6 @@ def metrics_at(
             return metric_means(problem, law, overlaps, SINGLE_POINTS)[:, 0].mean(axis=0) if feasible else None
 
         slopes = finite_difference_jacobian(means, x, map_.scales(x), SAMPLED_STEP)
-    own = rows_of(values)
     rows = Variations(
         np.vstack([moved.images, np.zeros((len(own), len(x)))]),
         np.vstack([np.zeros((len(moved.images), own.shape[1])), own]),
@@ -122,13 +125,14 @@ def metrics_at(
     )
 
 
-def _fine_enough(system: System, overlaps: Overlaps, max_nodes: int) -> Array:
-    """Means of the metrics per replicate (S, M), by as many points as the error asked for needs."""
+def _fine_enough(system: System, overlaps: Overlaps, max_nodes: int) -> tuple[Array, Array]:
+    """Means of the metrics per replicate (S, M), by as many points as the error asked for needs; errors (E, M)."""
     rules, points = system.refinement(max_nodes), min(SINGLE_POINTS, max_nodes // REPLICATES or 1)
     while True:
-        values, sizes = metric_means(system.problem, system.sample_law, overlaps, points).swapaxes(0, 1)
-        errors = np.sqrt((rows_of(values) ** 2).sum(axis=0))
+        values, sizes, jumps = metric_means(system.problem, system.sample_law, overlaps, points).swapaxes(0, 1)
+        rows = np.vstack([rows_of(values), np.diag(np.sqrt(jumps.mean(axis=0) / len(jumps)))])
+        errors = np.sqrt((rows**2).sum(axis=0))
         relative = float(np.max(errors / np.maximum(sizes.mean(axis=0), np.finfo(float).tiny)))
         if not relative > rules.asked.standard_error or points >= rules.most_points:
-            return values
+            return values, rows
         points = min(points * rules.growth(relative), rules.most_points)

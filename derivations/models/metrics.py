@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sympy import Symbol, lambdify
+from sympy import Abs, Add, S, Symbol, lambdify
 
-from derivations.models.functions import NUMPY_FUNCTIONS, with_known_functions
+from derivations.models.functions import NUMPY_FUNCTIONS, Sign, Step, with_known_functions
 from derivations.models.model import parameter_symbol
 from derivations.models.scalar import formula_loss
 
@@ -60,7 +60,7 @@ class MetricFunction:
     Attributes
     ----------
     function : callable
-        Of every symbol's values, as a list of the metrics' values.
+        Of every symbol's values, as a list of the metrics' values and then of the sizes of their jumps.
     noisy : bool
         Whether any metric takes the noise of the labels.
     """
@@ -68,12 +68,19 @@ class MetricFunction:
     function: Callable[..., Any]
     noisy: bool
 
-    def __call__(self, h: Array, k: Array, noise: Array, clusters: Array, parameters: Array) -> Array:
-        """The metrics (M, N) of fields (L, r, N) and (L, t, N), noise (L L, N), and of numbers of clusters and loss."""
+    def __call__(self, h: Array, k: Array, noise: Array, clusters: Array, parameters: Array) -> tuple[Array, Array]:
+        """The metrics of fields (L, r, N) and (L, t, N), noise (L L, N), and of numbers of clusters and loss.
+
+        Returns
+        -------
+        values, jumps : (M, N) arrays
+            By how much the metrics would jump if each sign and step in them had its other value.
+        """
         count = h.shape[-1]
         with np.errstate(all="ignore"):  # exp may overflow on the way to a limit
             rows = self.function(*h.reshape(-1, count), *k.reshape(-1, count), *noise, *clusters, *parameters)
-        return np.stack([np.broadcast_to(np.asarray(row, dtype=float), count) for row in rows])
+        every = np.stack([np.broadcast_to(np.asarray(row, dtype=float), count) for row in rows])
+        return every[: len(every) // 2], every[len(every) // 2 :]
 
 
 @lru_cache(maxsize=64)
@@ -90,5 +97,16 @@ def metric_function(
     read = [metric_expression(text, length, columns, teacher_rank, parameters) for text in texts]
     expressions, symbols = [expression for expression, _ in read], read[0][1]
     arguments = [x for group in symbols for x in group]
-    function = lambdify(arguments, expressions, [NUMPY_FUNCTIONS, "numpy"], cse=True)
+    jumps = [_jump(one, {*symbols.student, *symbols.teacher, *symbols.noise}) for one in expressions]
+    function = lambdify(arguments, [*expressions, *jumps], [NUMPY_FUNCTIONS, "numpy"], cse=True)
     return MetricFunction(function, any(one.has(*symbols.noise) for one in expressions))
+
+
+def _jump(expression: Any, drawn: set[Any]) -> Any:
+    """The sum over signs and steps of drawn variables of the size by which each makes the expression jump."""
+    sizes = []
+    for node in expression.atoms(Sign, Step):
+        if node.free_symbols & drawn:
+            low = -S.One if isinstance(node, Sign) else S.Zero
+            sizes.append(Abs(expression.xreplace({node: S.One}) - expression.xreplace({node: low})))
+    return Add(*sizes)
