@@ -1,22 +1,27 @@
 """Error of one map against the local problems that it solves, for every rule and order, at points of all kinds.
 
-    python benchmarks/rules.py [--only NAME ...] [--summary]
+    python benchmarks/rules.py [--only NAME ...] [--summary] [--seeds N]
 
 The error is the largest difference of q_hat, V_hat, m_hat and theta_hat from a much finer rule, relative to the largest
-entry of each.  "points" are one scrambled net in all fields, without any symmetry.  Their error, and that of nets, is
-the root mean square over `SEEDS` scramblings.  The reference is a rule of lines where there are lines, and else the
-mean of nets of `REFERENCE` points; its own error is printed above each table.
+entry of each.  "points" are one scrambled net in all fields, in normals of the student's fields first.  "plain" are the
+same in normals of the teacher's fields first, which also draw the labels.  Means are averaged over the symmetries of
+the point under all rules.  The errors of points, plain points and nets are root mean squares over scramblings.  The
+reference is a rule of lines where there are lines, and else the mean of nets of `REFERENCE` points; its own error is
+printed above each table.
 
 The last table, alone with ``--summary``, has one row for each point: how many local problems each rule needs for the
-error asked for, between two orders by a power law, and how many times fewer than points.
+error asked for, and ratios of these.  The number is that of a power law, for lines between two orders, for all others
+through the four sizes next to the error (least squares).  The ratio "in derivatives" is plain/nets in evaluations of a
+local problem's derivatives: one for the start of a descent and one for each Newton step, as many as the descent to the
+lowest minimum has on average.  All these rules search from the same starts.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import NamedTuple
 
@@ -39,6 +44,7 @@ from attnphase.state_evolution.system import System
 __all__ = ["CASES", "Case", "Measurement", "measured", "needed"]
 
 SEEDS = 16
+_MOST_POINTS, _MOST_OF_NETS = 20, 17  # exponents of two
 REFERENCE = 2**19
 _VANISHES = 1e-9  # share of the largest moment below which others are rounding
 _BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
@@ -145,8 +151,10 @@ class Measurement:
     problems : int
         Local problems that one map solves.
     error : float
+    steps : float
+        Newton steps to the lowest minimum, mean over its local problems; those of lines are not counted.
     milliseconds : float
-        Of one map.
+        Of one map, of the processor.
     """
 
     rule: str
@@ -154,7 +162,18 @@ class Measurement:
     family: str
     problems: int
     error: float
+    steps: float
     milliseconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Plain(Rule):
+    """Points that are normals of the teacher's fields and of the student's given these."""
+
+    @property
+    def latent_first(self) -> bool:
+        """As for rules that take the teacher's fields first."""
+        return True
 
 
 class _Point:
@@ -162,13 +181,14 @@ class _Point:
 
     def __init__(self, case: Case, threads: int) -> None:
         settings = SolverSettings(threads=threads, stability=False, identity=False)
-        self.case, self.count = case, 0
+        self.case, self.count, self.steps = case, 0, 0
         self.overlaps: Overlaps = solve_point(case.problem, case.alpha, case.branch, settings=settings).restart.overlaps
         system = System.of(case.problem, threads)
 
         def counted(nodes: Nodes, starts: Starts, solution: Solution) -> None:
             self.count += len(nodes.centers)
             system.kernels.minimise(nodes, starts, solution)
+            self.steps += int(np.abs(solution.flags).sum())
 
         self.system = replace(system, kernels=replace(system.kernels, minimise=counted))
         self.sector = system.sector_of(self.overlaps)
@@ -177,15 +197,15 @@ class _Point:
         self.student, labels, self.teacher = (kernels.length * count for count in counts)
         self.dimensions = self.student + labels, self.student
 
-    def moments(self, rule: Rule) -> tuple[list[Array], int, float]:
-        """Of every replicate (S, ...), without those that vanish; local problems, and milliseconds."""
+    def moments(self, rule: Rule) -> tuple[list[Array], int, float, float]:
+        """Of every replicate (S, ...), without those that vanish; local problems, steps of one, and milliseconds."""
         map_ = StateEvolution(Channel(self.system, rule), self.case.alpha, self.sector)
         x = map_.pack(self.overlaps)
         map_(x)  # finds the problem's directions and draws the nodes
         map_.adopt(None)
-        self.count, begin = 0, time.perf_counter()
+        self.count, self.steps, begin = 0, 0, time.process_time()
         map_(x)
-        spent = 1e3 * (time.perf_counter() - begin)
+        spent = 1e3 * (time.process_time() - begin)
         assert map_.last is not None
         found = map_.last.conjugates
         every = [np.moveaxis(x, 1, 0) for x in (found.q_hat, found.V_hat, found.m_hat, found.theta_hat)]
@@ -193,6 +213,7 @@ class _Point:
         return (
             [values for values in every if np.abs(values.mean(axis=0)).max() > _VANISHES * largest],
             self.count,
+            self.steps / self.count,
             spent,
         )
 
@@ -213,6 +234,11 @@ class _Point:
     def of_points(self, points: int, seed: int) -> Rule:
         """One net in all fields."""
         return sobol(*self.dimensions, False, points, 1, seed)
+
+    def of_plain(self, points: int, seed: int) -> Rule:
+        """The same points as normals of the teacher's fields first."""
+        rule = self.of_points(points, seed)
+        return _Plain(**{item.name: getattr(rule, item.name) for item in fields(rule)})
 
     def of_nets(self, latent: tuple[int, ...], points: int, seed: int, shifted: bool = False) -> Rule:
         return nets(*self.dimensions, NetOrders(latent, points, (38, seed), shifted))
@@ -235,42 +261,56 @@ class _Point:
         return right, float(spread / np.sqrt(len(orders) - 1))
 
 
-def measured(case: Case, threads: int = 1) -> tuple[float, Iterator[Measurement]]:
+def measured(case: Case, threads: int = 1, seeds: int = SEEDS) -> tuple[float, Iterator[Measurement]]:
     """The error of the reference, and every rule that is tried at a point."""
     point = _Point(case, threads)
     right, error = point.reference()
-    return error, _every(point, right)
+    return error, _every(point, right, seeds)
 
 
-def _every(point: _Point, right: list[Array]) -> Iterator[Measurement]:
-    for points in (2**10, 2**12, 2**14, 2**16, 2**18, 2**20):
-        yield _of_seeds("points", str(points), "", point, right, lambda seed, n=points: point.of_points(n, seed))
+def _every(point: _Point, right: list[Array], seeds: int) -> Iterator[Measurement]:
     case = point.case
+    for rule, made in (("plain", point.of_plain), ("points", point.of_points)):
+        sizes = ((str(2**n), lambda seed, n=n, made=made: made(2**n, seed)) for n in range(10, _MOST_POINTS + 1))
+        yield from _of_sizes(rule, "", sizes, point, right, seeds)
     for across in case.across:
         for latent in case.latent:
-            found, problems, spent = point.moments(point.of_lines(latent, across))
+            found, problems, _, spent = point.moments(point.of_lines(latent, across))
             error = _difference(right, [x.mean(axis=0) for x in found])
             family = _text(across)
-            yield Measurement("lines", f"{_text(point.orders(latent))}; {family}", family, problems, error, spent)
+            yield Measurement("lines", f"{_text(point.orders(latent))}; {family}", family, problems, error, 0.0, spent)
     for orders in case.of_nets if point.teacher > 1 else ():
-        for points in (2**12, 2**14, 2**16, 2**18):
-            family = _text(orders)
-            name, made = f"{family}; {points}", lambda seed, n=points, k=orders: point.of_nets(k, n, seed)
-            yield _of_seeds("nets", name, family, point, right, made)
+        family = _text(orders)
+        sizes = (
+            (f"{family}; {2**n}", lambda seed, n=n, k=orders: point.of_nets(k, 2**n, seed))
+            for n in range(11, _MOST_OF_NETS + 1)
+        )
+        yield from _of_sizes("nets", family, sizes, point, right, seeds)
 
 
 def _text(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _of_seeds(
-    rule: str, orders: str, family: str, point: _Point, right: list[Array], made: Callable[[int], Rule]
-) -> Measurement:
-    """A rule's error by the root mean square over seeds."""
-    several = [point.moments(made(seed)) for seed in range(SEEDS)]
-    off = [_difference(right, [x.mean(axis=0) for x in found]) for found, _, _ in several]
-    _, problems, spent = several[0]
-    return Measurement(rule, orders, family, problems, float(np.sqrt(np.mean(np.square(off)))), spent)
+def _of_sizes(
+    rule: str,
+    family: str,
+    sizes: Iterable[tuple[str, Callable[[int], Rule]]],
+    point: _Point,
+    right: list[Array],
+    seeds: int,
+) -> Iterator[Measurement]:
+    """Rules of growing size by the root mean square over seeds, until two in a row are as accurate as asked."""
+    accurate = 0
+    for orders, made in sizes:
+        several = [point.moments(made(seed)) for seed in range(seeds)]
+        off = [_difference(right, [x.mean(axis=0) for x in found]) for found, *_ in several]
+        _, problems, steps, spent = several[0]
+        one = Measurement(rule, orders, family, problems, float(np.sqrt(np.mean(np.square(off)))), steps, spent)
+        yield one
+        accurate = accurate + 1 if one.error <= point.case.asked else 0
+        if accurate == 2:
+            return
 
 
 def _difference(right: list[Array], others: list[Array]) -> float:
@@ -287,15 +327,17 @@ def needed(found: list[Measurement], asked: float, of: Callable[[Measurement], f
 
 
 def _of_family(found: list[Measurement], asked: float, of: Callable[[Measurement], float]) -> float:
-    """What a sequence needs, from where on no larger rule leaves more; by a power law between two of them."""
+    """What a sequence needs, from where on no larger rule leaves more, by a power law."""
     by_cost = sorted(found, key=of)
     for place, one in enumerate(by_cost):
         if all(other.error <= asked for other in by_cost[place:]):
             if place == 0:
                 return of(one)
-            before = by_cost[place - 1]
-            share = np.log(before.error / asked) / np.log(before.error / one.error)
-            return float(of(before) * (of(one) / of(before)) ** share)
+            more = 1 if one.rule == "lines" else 2  # on each side: errors of scramblings are statistics
+            near = by_cost[max(place - more, 0) : place + more]
+            errors, costs = (np.log([f(each) for each in near]) for f in (lambda each: each.error, of))
+            slope, constant = np.polyfit(errors, costs, 1)
+            return float(np.exp(constant + slope * np.log(asked)))
     return inf
 
 
@@ -304,11 +346,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Error of one map against the local problems that it solves.")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME", help="these points")
     parser.add_argument("--summary", action="store_true", help="one row for each point")
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="scramblings (default: %(default)s)")
     options = parser.parse_args()
     rows = []
     for name in options.only:
         case = CASES[name]
-        error, every = measured(case)
+        error, every = measured(case, seeds=options.seeds)
         found = list(every)
         rows.append(_summary(name, case, found))
         if not options.summary:
@@ -318,7 +361,8 @@ def main() -> None:
                 cells = one.rule, one.orders, str(one.problems), f"{one.error:.1e}", f"{one.milliseconds:.2f}"
                 print(f"| {' | '.join(cells)} |", flush=True)
     print()
-    _header("point", "error asked", "points", "lines", "fewer", "nets", "fewer", "quicker")
+    ratios = "plain/lines", "plain/nets", "in derivatives", "points/lines", "points/nets", "quicker"
+    _header("point", "error asked", "plain", "points", "lines", "nets", *ratios)
     print("\n".join(rows))
 
 
@@ -327,14 +371,25 @@ def _header(*names: str) -> None:
 
 
 def _summary(name: str, case: Case, found: list[Measurement]) -> str:
-    by_rule = {rule: [one for one in found if one.rule == rule] for rule in ("points", "lines", "nets")}
-    problems = {rule: needed(few, case.asked, lambda one: one.problems) for rule, few in by_rule.items()}
-    spent = {rule: needed(few, case.asked, lambda one: one.milliseconds) for rule, few in by_rule.items()}
-    cells = [f"{case.asked:.1%}", _number(problems["points"], 0)]
-    for rule in ("lines", "nets"):
-        cells += [_number(problems[rule], 0), _number(problems["points"] / problems[rule], 1)]
-    cells.append(_number(spent["points"] / min(spent["lines"], spent["nets"]), 1))
+    by_rule = {rule: [one for one in found if one.rule == rule] for rule in ("plain", "points", "lines", "nets")}
+    problems, derivatives, spent = (
+        {rule: needed(few, case.asked, of) for rule, few in by_rule.items()}
+        for of in (
+            lambda one: one.problems,
+            lambda one: one.problems * (1 + one.steps),
+            lambda one: one.milliseconds,
+        )
+    )
+    cells = [f"{case.asked:.1%}", *(_number(count, 0) for count in problems.values())]
+    cells += [_ratio(problems["plain"], problems[rule]) for rule in ("lines", "nets")]
+    cells.append(_ratio(derivatives["plain"], derivatives["nets"]))
+    cells += [_ratio(problems["points"], problems[rule]) for rule in ("lines", "nets")]
+    cells.append(_ratio(spent["points"], min(spent["lines"], spent["nets"])))
     return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _ratio(more: float, fewer: float) -> str:
+    return _number(more / fewer, 1) if max(more, fewer) < inf else "-"
 
 
 def _number(value: float, digits: int) -> str:

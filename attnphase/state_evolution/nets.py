@@ -47,5 +47,7 @@ def _nodes(system: System, rule: Rule, elements: tuple[Image, ...]) -> Rule:
     chosen, counts = orbits(zeta, [image.of(every, image.teacher).reshape(zeta.shape) for image in elements])
     student = length * columns
     latent, normals, shares = net_nodes(weights[chosen] * counts, orders, student + length * kernels.noise_columns)
-    nodes = np.concatenate([normals[:, :student], zeta[chosen][latent], normals[:, student:]], axis=1)
+    # the first coordinates of a net are the most even ones: they are along the directions that matter most
+    own = normals[:, :student] @ directions.student.T
+    nodes = np.concatenate([own, zeta[chosen][latent], normals[:, student:]], axis=1)
     return replace(rule, nodes=nodes[None], weights=shares)

@@ -14,6 +14,7 @@ from attnphase.integration.nets import NetOrders, net_nodes
 from attnphase.integration.rules import nets
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.starts import initial_overlaps
@@ -86,6 +87,22 @@ def test_symmetries_spare_nodes_and_change_no_mean():
     apart = np.abs(mean - other) / np.hypot(*errors) * np.sqrt(6)
     seen = np.hypot(*errors) > 1e-12 * np.abs(mean).max()
     assert apart[seen].max() < 4.5  # of 24 numbers
+
+
+def test_the_first_coordinate_of_a_net_is_along_the_direction_that_matters_most():
+    """There alone the points of every net are even; of a token alone no coordinate is."""
+    orders = NetOrders((5, 5, 5), 2**12, (0, 0))
+    normals = map_of(THREE, "semantic", orders).channel.rule.nodes[0]
+    latent = np.unique(normals[:, 3:], axis=0, return_inverse=True)[1].ravel()
+    largest = normals[latent == np.bincount(latent).argmax(), :3]
+    first, count = directions_of(System.of(THREE)).student[:, 0], len(largest)
+    assert np.abs(first).max() < 0.9  # several tokens share it
+
+    def filled(values):
+        return len(np.unique(np.floor(norm.cdf(values) * count)))
+
+    assert filled(largest @ first) == count > 100
+    assert max(filled(values) for values in largest.T) < 0.8 * count
 
 
 def test_gauges_differ_in_their_points_or_in_the_teachers_fields_too():
