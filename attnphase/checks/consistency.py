@@ -14,7 +14,7 @@ from attnphase import arguments
 from attnphase.checks.case import Case
 from attnphase.checks.comparison import compare
 from attnphase.checks.equations import equations
-from attnphase.checks.fixed_point import convergence, expressions, rate
+from attnphase.checks.fixed_point import STATED, convergence, expressions, rate, stated_errors
 from attnphase.checks.limits import reductions
 from attnphase.checks.local_code import backends, symmetries
 from attnphase.checks.report import NOT_REACHED, Check, Report
@@ -110,10 +110,16 @@ def _checks(case: Case, callback: Callback) -> Iterator[Check]:
         callback("comparing expressions of the training loss")
         yield expressions(case)
         yield from equations(case, callback)
-        callback("the standard errors on more and more nodes")
+        callback("the standard errors on more nodes")
         yield rate(case)
+        yield stated_errors(case)
     else:
-        names = ("expressions of the training loss", "gradient of the free entropy", "rate of the standard errors")
+        names = (
+            "expressions of the training loss",
+            "gradient of the free entropy",
+            "rate of the standard errors",
+            STATED,
+        )
         yield from (Check.left_out(name, NOT_REACHED) for name in names)
     yield from reductions(case, callback)
 
@@ -127,6 +133,8 @@ def _experiment(case: Case, progress: bool) -> Check:
         return Check.left_out(name, f"not tried: {error}")
     if point.status is not Status.converged:
         return Check.left_out(name, NOT_REACHED)
+    if not case.system.sample_law.gaussian:
+        return Check.left_out(name, "not tried: instances are drawn with Gaussian fields")
     optimizer = suited("lbfgs", problem)
     options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1, "progress": progress}
     try:

@@ -189,6 +189,13 @@ class Refinement(ABC):
             return (self.sobol(GAUGE_POINTS),)
         return tuple(self.gauss_hermite(order) for order in lower)
 
+    def finer(self, rule: Rule) -> Rule | None:
+        """A deterministic rule that is finer in every direction, which the errors of one must cover; None if none is.
+
+        Whatever number of nodes the user chose.
+        """
+        return self.finer_gauss_hermite(rule.order)
+
     def comparison(self, rule: Rule) -> Rule | None:
         """The rule of another kind that an accepted tensor rule is compared with once; None for any other rule."""
         return None if rule.randomised else self.sobol(GAUGE_POINTS)

@@ -13,25 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnphase.checks import case as cases
 from attnphase.checks import equations, limits, local_code
-from attnphase.checks.case import Case
+from attnphase.checks.case import Case, Means
 from attnphase.checks.fixed_point import expressions, rate
 from attnphase.checks.report import Check, Report
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import Refinement
-from attnphase.integration.rules import Rule
+from attnphase.integration.rules import Rule, sobol
 from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.system import System
 
-ONE_THREAD = SolverSettings(threads=1)
+ONE_THREAD = SolverSettings(threads=1, max_nodes=2**16)
 FEW_NODES = {"integration.rule": "sobol", "integration.nodes": 64}
-PAPER = Problem.paper(omega=0.37).with_fields(FEW_NODES)
+LINES = Problem.paper(omega=0.37)
+PAPER = LINES.with_fields(FEW_NODES)
 ONE_TOKEN = {"tokens.length": 1, "tokens.sigma": 0.6, "positions.kind": "none", "teacher.mixing": None}
 LABELS = Problem().with_fields({**FEW_NODES, **ONE_TOKEN, "loss.kind": "logistic", "regularizer.strength": 0.13})
 ELASTIC = PAPER.with_fields({"regularizer.kind": "elastic-net", "regularizer.ridge": 0.003})
@@ -94,7 +95,6 @@ def with_factor(problem: Problem, function: str, part: int | str, factor: float)
 def small_samples(monkeypatch):
     """They are most of the time, and few tests need all of them."""
     monkeypatch.setattr(equations, "_SAMPLES", 2**16)
-    monkeypatch.setattr(cases, "_MOST", 2**15)
 
 
 @pytest.mark.parametrize("seed", [5])
@@ -143,7 +143,7 @@ def test_one_per_cent_in_an_equation_is_seen(monkeypatch, problem, side, part):
     if side == "overlaps":
         assert not equations._in_conjugates(generic).passed
     else:
-        assert not equations._in_overlaps(case, generic).passed
+        assert not equations._in_overlaps(generic, case.means_at(generic.at)).passed
 
 
 @pytest.mark.parametrize("term", ["energy", "variance", "overlap", "mean", "teacher", "prior"])
@@ -231,11 +231,11 @@ def test_a_small_error_of_the_local_loss_is_seen(monkeypatch, what, check):
     assert not found[check]
 
 
-def test_sampled_checks_say_what_they_can_see(monkeypatch):
+@pytest.mark.parametrize("problem", [PAPER, LINES], ids=["points", "lines"])
+def test_sampled_checks_say_what_they_can_see(monkeypatch, problem):
     """Every sampled check of the paper's problem sees one per cent, and says so."""
     monkeypatch.setattr(equations, "_SAMPLES", 2**21)
-    monkeypatch.setattr(cases, "_MOST", 2**19)
-    sampled = [one for one in checks(PAPER, solved(PAPER)) if "would be seen" in one.detail]
+    sampled = [one for one in checks(problem, solved(problem)) if "would be seen" in one.detail]
     assert [one.name for one in sampled] == ["law of the fields", "test error"]
     for one in sampled:
         assert float(one.detail.split("error of ")[1].split(" %")[0]) < 1.0
@@ -244,11 +244,16 @@ def test_sampled_checks_say_what_they_can_see(monkeypatch):
 def test_scattered_means_are_judged_by_student_t():
     """The share of false alarms is the stated one: 20000 families of eight means over sixteen replicates."""
     generator = np.random.default_rng(3)
-    false = sum(not equations._scattered("", generator.standard_t(30, (16, 8)), "").passed for _ in range(4000))
+    means = Means(Channel(System.of(PAPER), sobol(4, 2, True, 1, 16, 0)), (), 1)
+
+    def passed(differences: np.ndarray) -> bool | None:
+        return equations._within("", means, lambda _: differences, "").passed
+
+    false = sum(not passed(generator.standard_t(30, (16, 8))) for _ in range(4000))
     assert false <= 2  # 0.04 expected
     shifted = generator.normal(size=(16, 8))
     shifted[:, 3] += (8.2 + 3) / 4  # limit and margin in standard errors
-    assert not equations._scattered("", shifted, "").passed
+    assert not passed(shifted)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -296,12 +301,12 @@ def test_a_mixture_that_is_none_has_the_same_map(monkeypatch, clusters):
     assert reduction().value < 1e-12
     applied = limits._applied
 
-    def off(case, overlaps):
+    def off(case, overlaps, rule):
         if case.problem.tokens.kind == "mixture":
             table = [[{"sigma": one.sigma} for one in token] for token in case.problem.tokens.clusters]
             table[0][0]["sigma"] *= 1.005
             case = case.turned(case.problem.with_fields({"tokens.clusters": table}))
-        return applied(case, overlaps)
+        return applied(case, overlaps, rule)
 
     monkeypatch.setattr(limits, "_applied", off)
     assert not reduction().passed
