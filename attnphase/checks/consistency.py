@@ -127,14 +127,14 @@ def _checks(case: Case, callback: Callback) -> Iterator[Check]:
 def _experiment(case: Case, progress: bool) -> Check:
     """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
     problem, point, name = case.problem, case.point, "experiment at finite d"
+    if not case.system.sample_law.gaussian:
+        return Check.left_out(name, "not tried: instances are drawn with Gaussian fields")
     try:
         require_torch()
     except MissingExtraError as error:
         return Check.left_out(name, f"not tried: {error}")
     if point.status is not Status.converged:
         return Check.left_out(name, NOT_REACHED)
-    if not case.system.sample_law.gaussian:
-        return Check.left_out(name, "not tried: instances are drawn with Gaussian fields")
     optimizer = suited("lbfgs", problem)
     options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1, "progress": progress}
     try:

@@ -15,7 +15,7 @@ import pytest
 
 from attnphase.checks import equations, limits, local_code
 from attnphase.checks.case import Case, Means
-from attnphase.checks.fixed_point import expressions, rate
+from attnphase.checks.fixed_point import expressions, rate, stated_errors
 from attnphase.checks.report import Check, Report
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
@@ -35,6 +35,9 @@ LINES = Problem.paper(omega=0.37)
 PAPER = LINES.with_fields(FEW_NODES)
 ONE_TOKEN = {"tokens.length": 1, "tokens.sigma": 0.6, "positions.kind": "none", "teacher.mixing": None}
 LABELS = Problem().with_fields({**FEW_NODES, **ONE_TOKEN, "loss.kind": "logistic", "regularizer.strength": 0.13})
+LABELS_BY_LINES = LABELS.with_fields({"integration.rule": "auto", "integration.nodes": None})
+NETS = LINES.with_fields({"integration.rule": "nets", "integration.nodes": 10})
+TENSOR = LABELS_BY_LINES.with_fields({"loss.kind": "square", "integration.rule": "gauss-hermite"})
 ELASTIC = PAPER.with_fields({"regularizer.kind": "elastic-net", "regularizer.ridge": 0.003})
 TEACHER_MEANS = PAPER.with_fields(
     {
@@ -109,8 +112,16 @@ def small_samples(monkeypatch):
         (TEACHER_MEANS, "semantic"),
         (TEACHER_MEANS.with_fields({"teacher.noise": 0.009}), "semantic"),
         (LABELS.with_fields({"teacher.noise": 0.4}), "semantic"),
+        (LINES, "positional"),
+        (LINES.with_fields({"teacher.noise": 0.02}), "semantic"),
+        (LABELS_BY_LINES.with_fields({"teacher.noise": 0.4}), "semantic"),
+        (NETS, "semantic"),
+        (TENSOR, "semantic"),
     ],
-    ids=["semantic", "positional", "untied", "labels", "elastic net", "teacher means", "noise", "labels with noise"],
+    ids=[
+        *("semantic", "positional", "untied", "labels", "elastic net", "teacher means", "noise", "labels with noise"),
+        *("lines", "lines with noise", "labels by lines", "nets", "tensor"),
+    ],
 )
 def test_right_equations_pass(problem, branch, seed):
     problem = problem.with_fields({"integration.seed": seed})
@@ -119,7 +130,7 @@ def test_right_equations_pass(problem, branch, seed):
     assert len(found) == 7
 
 
-PROBLEMS = {"paper": PAPER, "labels": LABELS, "elastic net": ELASTIC}
+PROBLEMS = {"paper": PAPER, "labels": LABELS, "elastic net": ELASTIC, "lines": LINES, "nets": NETS}
 # without encodings m is zero by its equation, and a factor changes nothing
 CASES = [
     pytest.param(problem, side, i, id=f"{name}, {equation}")
@@ -189,7 +200,9 @@ def test_a_wrong_local_minimiser_is_seen(monkeypatch, wrong):
 
 
 @pytest.mark.parametrize(
-    ("problem", "part"), [(PAPER, 0), (PAPER, 1), (LABELS, 0)], ids=["omega", "k", "omega with labels"]
+    ("problem", "part"),
+    [(PAPER, 0), (PAPER, 1), (LABELS, 0), (LINES, 0), (LINES, 1), (NETS, 1)],
+    ids=["omega", "k", "omega with labels", "omega of lines", "k of lines", "k of nets"],
 )
 def test_fields_of_a_wrong_law_are_seen(monkeypatch, problem, part):
     point, right = solved(problem), Channel.nodes_at
@@ -275,6 +288,30 @@ def test_replicates_that_are_not_independent_are_seen(monkeypatch):
 
     monkeypatch.setattr(Refinement, "sobol", same)
     assert not rate(case_of(PAPER, solved(PAPER))).passed
+
+
+@pytest.mark.parametrize("problem", [LINES, NETS, TENSOR], ids=["lines", "nets", "tensor"])
+def test_stated_errors_cover_a_finer_rule(problem):
+    """Those of the solver do; a hundredth of them does not, where there are any."""
+    point = solved(problem)
+    assert not rate(case_of(problem, point)).passed
+    found = stated_errors(case_of(problem, point))
+    assert found.passed
+    smaller = replace(point, errors={name: 0.01 * error for name, error in point.errors.items()})
+    assert stated_errors(case_of(problem, smaller)).passed is (problem is TENSOR)
+
+
+def test_the_change_to_a_finer_rule_is_that_of_another_computation():
+    """Of the point of few lines, far off, to that of Sobol points: the check says how far in its errors, for q."""
+    few = LINES.with_fields({"integration.rule": "lines", "integration.nodes": 8})
+    point = solved(few)
+    # errors of one number alone, as large as the distance to a solve of another kind
+    other = solved(LINES.with_fields({"integration.rule": "sobol", "integration.nodes": 4096}))
+    away = np.abs(point.values["q"] - other.values["q"]).max()
+    assert away > 4 * other.errors["q"].max()
+    found = stated_errors(case_of(few, replace(point, errors={"q": away + 0 * point.errors["q"]})))
+    assert found.value == pytest.approx(1, abs=0.2)
+    assert stated_errors(case_of(few, point)).passed
 
 
 def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
