@@ -15,11 +15,11 @@ from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
+from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import rows_against, rows_of
-from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 
 __all__ = ["Case", "Means"]
@@ -74,8 +74,10 @@ class Case:
         return self.point.restart.rule
 
     def map(self, rule: Rule) -> StateEvolution:
-        """The map at the point."""
-        sector = self.system.sector_of(initial_overlaps(self.problem, self.point.branch))
+        """The map at the point, in the sector that it was solved in."""
+        found = self.point.restart.overlaps
+        informed = nearest_start(informed_starts(self.system, self.point.branch), found)
+        sector = self.system.sector_of(informed if found.has_signal else found)
         return StateEvolution(Channel(self.system, rule), self.point.alpha, sector)
 
     def channel_at(self, overlaps: Overlaps, rule: Rule | None = None) -> Channel:

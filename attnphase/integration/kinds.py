@@ -78,7 +78,6 @@ class GaussHermite(Refinement):
     """``"gauss-hermite"``: tensor rules of growing order."""
 
     name = kept_beside = "gauss-hermite"
-    has_replicates = False
 
     @classmethod
     def check_nodes(cls, nodes: int) -> None:
@@ -158,7 +157,6 @@ class Automatic(Sobol):
 class _LatentFirst(Refinement):
     """Rules that take the teacher's fields first, until points in all fields take over."""
 
-    has_replicates = False
     needs_planes = of_solves_alone = True
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
@@ -383,7 +381,6 @@ class Published(Refinement):
 
     name = "published"
     refines = False
-    has_replicates = False
     requires: ClassVar = {
         "tokens.length": 2,
         "tokens.kind": "gaussian",

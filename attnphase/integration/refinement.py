@@ -72,8 +72,6 @@ class Refinement(ABC):
         What ``integration.rule`` calls it.
     refines : bool
         Whether there can be a finer rule.
-    has_replicates : bool
-        Whether its rules are randomised, so that their scatter tells the error.
     requires : mapping
         Fields of the problem and the values that it is made for.
     needs_planes : bool
@@ -96,7 +94,6 @@ class Refinement(ABC):
 
     name: ClassVar[str]
     refines: ClassVar[bool] = True
-    has_replicates: ClassVar[bool] = True
     requires: ClassVar[Mapping[str, Any]] = {}
     needs_planes: ClassVar[bool] = False
     alike: ClassVar[int] = 1

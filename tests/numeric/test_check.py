@@ -301,6 +301,12 @@ def test_stated_errors_cover_a_finer_rule(problem):
     assert stated_errors(case_of(problem, smaller)).passed is (problem is TENSOR)
 
 
+def test_a_point_without_its_branch_has_the_errors_of_its_own_sector():
+    point = solved(LINES, 0.5)
+    assert not point.restart.overlaps.has_signal
+    assert stated_errors(case_of(LINES, point)).passed
+
+
 def test_the_change_to_a_finer_rule_is_that_of_another_computation():
     """Of the point of few lines, far off, to that of Sobol points: the check says how far in its errors, for q."""
     few = LINES.with_fields({"integration.rule": "lines", "integration.nodes": 8})
