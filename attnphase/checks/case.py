@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+
+from attnphase.arrays import Array
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
+from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.replicates import rows_against, rows_of
 from attnphase.state_evolution.system import System
 
-__all__ = ["FEW", "Case"]
-
-FEW = 64
-"""Sobol points per replicate for what is exact on any."""
-
-_MOST = 2**19  # nodes in all, sign changes and clusters included, for means that need no search
+__all__ = ["Case", "Means"]
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A problem with a solved point, and the map of state evolution on any nodes.
+    """A problem with a solved point, and the map of state evolution under the problem's rules of integration.
 
     Attributes
     ----------
@@ -55,28 +56,66 @@ class Case:
         """Another problem at the same point."""
         return Case.of(problem, self.point, self.settings)
 
-    def map(self, rule: int | Rule = FEW) -> StateEvolution:
-        """The map at the point, under a rule or under Sobol points, so many per replicate."""
-        if isinstance(rule, int):
-            rule = self.system.refinement(_MOST).sobol(rule)
-        sector = self.system.sector_of(initial_overlaps(self.problem, self.point.branch))
+    @cached_property
+    def rules(self) -> Refinement:
+        """The rules of the problem's solves."""
+        return self.system.refinement_of_solve(self.settings.max_nodes)
+
+    @cached_property
+    def rule(self) -> Rule:
+        """The rule that solves begin with; where its replicates tell its error, with as many points as allowed."""
+        first = self.rules.first()
+        return self.rules.sobol(self.rules.most_points) if first.randomised else first
+
+    @cached_property
+    def solved_with(self) -> Rule:
+        """The rule that the point was solved with."""
+        assert self.point.restart.rule is not None
+        return self.point.restart.rule
+
+    def map(self, rule: Rule) -> StateEvolution:
+        """The map at the point, in the sector that it was solved in."""
+        found = self.point.restart.overlaps
+        informed = nearest_start(informed_starts(self.system, self.point.branch), found)
+        sector = self.system.sector_of(informed if found.has_signal else found)
         return StateEvolution(Channel(self.system, rule), self.point.alpha, sector)
 
-    def channel(self, points: int = FEW) -> Channel:
-        """The channel on so many Sobol points per replicate."""
-        return self.map(points).channel
-
-    def channel_at(self, overlaps: Overlaps) -> Channel:
-        """The channel on the nodes with which a solve begins at some overlaps, or where they are not lines on few."""
-        rule = self.system.refinement_of_solve(_MOST).first()
-        if rule.lines is None:
-            return self.channel()
+    def channel_at(self, overlaps: Overlaps, rule: Rule | None = None) -> Channel:
+        """The channel on the nodes that a rule has at some overlaps; without one, the rule that a solve begins with."""
+        rule = self.rules.first() if rule is None else rule
         map_ = StateEvolution(Channel(self.system, rule), self.point.alpha, self.system.sector_of(overlaps))
-        map_(map_.pack(overlaps))
-        return map_.channel
+        if rule.lines is not None:
+            map_(map_.pack(overlaps))
+        return map_.channel.at(overlaps)
 
-    def wide_channel(self) -> Channel:
-        """The channel on the largest number of nodes, sign changes and clusters included: means that need no search."""
-        few = self.channel()
-        each = few.rule.replicates * len(few.rule.signs) * len(few.probabilities)
-        return self.channel(2 ** int(math.log2(max(_MOST // each, FEW))))
+    def means_at(self, overlaps: Overlaps) -> Means:
+        """Means over all nodes of `rule` at some overlaps, with their errors."""
+        gauges = self.rules.gauges(self.rule, 1.0)
+        own, *others = (self.channel_at(overlaps, rule) for rule in (self.rule, *gauges))
+        return Means(own, others, self.rules.alike)
+
+
+@dataclass(frozen=True, eq=False)
+class Means:
+    """Means over all nodes of a rule at a point, with their errors.
+
+    Attributes
+    ----------
+    own : Channel
+        Under the rule.
+    gauges : sequence of Channel
+        Under those that tell its error; none where its replicates do.
+    alike : int
+        How many of these each tell the whole error.
+    """
+
+    own: Channel
+    gauges: Sequence[Channel]
+    alike: int
+
+    def of(self, values_on: Callable[[Channel], Array]) -> tuple[Array, Array]:
+        """The mean of what a channel has the values (S, ...) of, and its error."""
+        own, others = values_on(self.own), [values_on(gauge) for gauge in self.gauges]
+        scatter = [gauge.rule.randomised for gauge in self.gauges]
+        rows = rows_against(own, others, scatter, self.alike) if others else rows_of(own)
+        return own.mean(axis=0), np.sqrt((rows**2).sum(axis=0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -12,10 +12,11 @@ import numpy as np
 from scipy import stats
 
 from attnphase.arrays import Array
-from attnphase.checks.case import Case
+from attnphase.checks.case import Case, Means
 from attnphase.checks.report import Check
 from attnphase.kernels.local.constants import Starts
 from attnphase.processes.progress import Callback
+from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
@@ -26,8 +27,8 @@ __all__ = ["equations"]
 _SIGMAS = 5.0  # standard errors within which sampled quantities must agree
 _FALSE_ALARM = 1e-5  # probability with which a sampled check fails though all is right
 _MARGIN = 3.0  # standard errors beyond the limit by which an error must stand out to be seen surely
-_LABELS = 4096  # for the gradient of losses that know the teacher's sign only
 _STEP = 1e-5  # of differences, relative
+_PARTS = 16  # of the nodes, of which few have one that changes its minimum
 _SAMPLES, _BATCH = 2**21, 2**17  # of the test error's own sample
 
 
@@ -43,20 +44,25 @@ class _Generic:
     alpha: float
     prior: Prior
     at: Overlaps
-    conjugates: Conjugates
+    held: _Held
     image: Overlaps
 
     @classmethod
     def near(cls, case: Case) -> _Generic | None:
         """The furthest of a few points whose conjugates have an image; None if there is none."""
-        map_, alpha = case.map(), case.point.alpha
+        alpha, prior = case.point.alpha, case.system.prior
         for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01):
-            at = _displaced(case.point.restart.overlaps, map_.channel.system.spectrum.rho, size)
-            hats = map_.channel.evaluate(alpha, at, Starts.COLD).conjugates.mean()
-            image = map_.prior.overlaps(hats)
+            at = _displaced(case.point.restart.overlaps, case.system.spectrum.rho, size)
+            held = _Held.of(case.channel_at(at), alpha, at)
+            image = prior.overlaps(held.conjugates)
             if image is not None:
-                return cls(alpha, map_.prior, at, hats, image)
+                return cls(alpha, prior, at, held, image)
         return None
+
+    @property
+    def conjugates(self) -> Conjugates:
+        """Those of the overlaps."""
+        return self.held.conjugates
 
     @property
     def exactness(self) -> float:
@@ -121,17 +127,18 @@ def equations(case: Case, callback: Callback) -> Iterator[Check]:
     callback("gradient of the free entropy in the conjugates")
     yield _in_conjugates(generic)
     callback("moments of the fields")
-    yield _law(case, generic)
+    means = case.means_at(generic.at)
+    yield _law(case, generic, means)
     if case.problem.loss.trained:
         callback("slopes of trained parameters")
         yield _trained(case, generic)
     callback("energies at the proximal points")
-    yield _envelopes(case, generic)
+    yield _envelopes(generic)
     callback("gradient of the free entropy in the overlaps")
-    yield _in_overlaps(case, generic)
+    yield _in_overlaps(generic, means)
     yield _weight_norm(generic)
     callback("sampling the test error")
-    yield _test_error(case, generic)
+    yield _test_error(case, generic, means)
 
 
 def _in_conjugates(generic: _Generic) -> Check:
@@ -169,30 +176,42 @@ class _Held:
     channel: Channel
     at: Overlaps
     conjugates: Conjugates
+    sampled: Conjugates
     envelope: Array
+    slopes: Array
     fields: Array
 
     @classmethod
     def of(cls, channel: Channel, alpha: float, at: Overlaps) -> _Held:
         passed = channel.evaluate(alpha, at, Starts.COLD)
         shape = channel.nodes_at(at)[0].shape
-        return cls(channel, at, passed.sampled, passed.envelope, passed.minima.fields[:, 0].reshape(shape))
+        fields = passed.minima.fields[:, 0].reshape(shape)
+        return cls(channel, at, passed.conjugates.mean(), passed.sampled, passed.envelope, passed.slopes, fields)
 
     def energy(self, moved: Overlaps) -> Array:
         """Mean energy of the held points at other overlaps, per replicate (S,)."""
+        return self.channel.scalar_mean(self.energies(moved))
+
+    def energies(self, moved: Overlaps) -> Array:
+        """Energies of the held points at other overlaps, (C, signs, S, n), times the nodes' shares."""
         channel = self.channel
         omega, k, shares = self.carried(moved)
         away = self.fields - omega
         inverse = np.linalg.inv(moved.V)[channel.configurations]
-        quadratic = 0.5 * np.einsum("csnmli,clij,csnmlj->csnm", away, inverse, away, optimize=True)
-        return channel.scalar_mean((quadratic + channel.proximal.losses(self.fields, k)) * shares)
+        quadratic: Array = 0.5 * np.einsum("csnmli,clij,csnmlj->csnm", away, inverse, away, optimize=True)
+        return (quadratic + channel.proximal.losses(self.fields, k)) * shares
 
     def searched(self, moved: Overlaps) -> Array:
-        """Mean envelope at other overlaps by a new search of all nodes, per replicate (S,)."""
+        """The envelope at other overlaps by a new search of all nodes, likewise."""
         omega, k, shares = self.carried(moved)
         orbit = tuple((sign, 1) for sign in range(omega.shape[1]))
         solution, _ = self.channel.proximal.minimise(omega, k, moved.V, orbit, Starts.COLD, None)
-        return self.channel.scalar_mean(solution.envelope * shares)
+        return solution.envelope * shares
+
+    def means_of_parts(self, values: Array) -> Array:
+        """Means of one number a node over every sixteenth node of each replicate."""
+        part = np.arange(values.shape[-1]) % _PARTS
+        return np.array([_PARTS * self.channel.scalar_mean(values * (part == one)) for one in range(_PARTS)])
 
     def carried(self, moved: Overlaps) -> tuple[Array, Array, Array]:
         """Centres, teacher's fields with their mean, and the nodes' shares at other overlaps."""
@@ -216,60 +235,71 @@ class _Held:
         return omega + dm + change, k + means, shares
 
 
-def _law(case: Case, generic: _Generic) -> Check:
+def _law(case: Case, generic: _Generic, means: Means) -> Check:
     """Moments of all nodes' fields against the order parameters: means, q, theta and, but for labels, rho and noise."""
-    channel, at, noise = case.wide_channel(), generic.at, case.system.kernels.noise_columns
-    rho = case.system.sample_law.rho
-    omega, k, _, _, shares = channel.nodes_at(at)
-    sites, columns = channel.configurations, at.q.shape[-1]
-    random = k[..., : case.system.kernels.label_normals]
-    fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], random], axis=-1)
-    flat = np.concatenate([np.ones((*fields.shape[:-2], 1)), fields.reshape(*fields.shape[:-2], -1)], axis=-1)
-    weighted = flat * channel.rule.weights[:, None] * shares[..., None]
-    moments = (weighted.mT @ flat).mean(axis=1)
-    joint = np.block([[at.q, at.theta], [at.theta.mT, rho]])
+    name, law, at, noise = "law of the fields", case.system.sample_law, generic.at, case.system.kernels.noise_columns
+    if not law.gaussian:
+        return Check.left_out(name, "not tried: the moments are known of Gaussian fields alone")
+    sites, columns = law.configurations, at.q.shape[-1]
+    joint = np.block([[at.q, at.theta], [at.theta.mT, law.rho]])
     width = joint.shape[-1]
     joint = np.pad(joint, ((0, 0), (0, noise), (0, noise)))
     joint[:, range(width, width + noise), range(width, width + noise)] = case.problem.target_noise
-    expected = np.zeros_like(moments)
-    expected[..., 0, 0] = 1.0
-    known = np.ones(expected.shape[-2:], dtype=bool)
-    for token in range(sites.shape[1]):
-        part = slice(1 + token * (width + noise), 1 + (token + 1) * (width + noise))
-        expected[:, :, part, part] = joint[sites[:, token]][:, None]
-        if channel.labelled:  # a node has the mean of k under its label
-            known[part.start + columns : part.stop, part.start + columns : part.stop] = False
+    whole = 1 + sites.shape[1] * (width + noise)
+    expected = np.zeros((len(sites), whole, whole))
+    expected[:, 0, 0] = 1.0
+    parts = [slice(1 + token * (width + noise), 1 + (token + 1) * (width + noise)) for token in range(sites.shape[1])]
+    for token, part in enumerate(parts):
+        expected[:, part, part] = joint[sites[:, token]]
     size = np.sqrt(np.diagonal(expected, axis1=-2, axis2=-1))
-    differences = ((moments - expected) / (size[..., :, None] * size[..., None, :]))[..., known]
-    return _scattered("law of the fields", np.moveaxis(differences, 1, 0), "moments of the nodes")
+
+    def differences(channel: Channel) -> Array:
+        omega, k, _, _, shares = channel.nodes_at(at)
+        random = k[..., : case.system.kernels.label_normals]
+        fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], random], axis=-1)
+        flat = np.concatenate([np.ones((*fields.shape[:-2], 1)), fields.reshape(*fields.shape[:-2], -1)], axis=-1)
+        weighted = flat * channel.rule.weights[:, None] * shares[..., None]
+        moments = np.moveaxis((weighted.mT @ flat).mean(axis=1), 1, 0)
+        # a node of a label has the mean of k under it; lines have no noise in directions of which omega does not know
+        first = columns if channel.labelled else width if channel.rule.lines is not None else width + noise
+        known = np.ones((whole, whole), dtype=bool)
+        for part in parts:
+            known[part.start + first : part.stop, part.start + first : part.stop] = False
+        return ((moments - expected) / (size[:, :, None] * size[:, None, :]))[..., known]
+
+    return _within(name, means, differences, "moments of the nodes")
 
 
-def _scattered(name: str, differences: Array, detail: str) -> Check:
-    """Whether means over replicates (S, ...) of relative differences vanish within their own scatter."""
-    replicates = len(differences)
-    flat = differences.reshape(replicates, -1)
-    errors = flat.std(axis=0, ddof=1) / math.sqrt(replicates) + 1e-6
-    limit = float(stats.t.isf(_FALSE_ALARM / (2 * flat.shape[1]), replicates - 1))
+def _within(name: str, means: Means, differences: Callable[[Channel], Array], detail: str) -> Check:
+    """Whether means of relative differences (S, ...) vanish within their errors.
+
+    By Student's t where the error is the scatter of S replicates. Distances to other rules contain the rule's own error
+    and are seldom small by chance.
+    """
+    found, errors = (one.ravel() for one in means.of(differences))
+    errors, limit, how = errors + 1e-6, _SIGMAS, "in standard errors"
+    if not means.gauges:
+        replicates = means.own.rule.replicates
+        limit, how = float(stats.t.isf(_FALSE_ALARM / (2 * len(errors)), replicates - 1)), f"{how} (Student's t)"
     seen = 100 * (limit + _MARGIN) * float(errors.max())
-    detail = f"{detail}, in standard errors (Student's t); an error of {seen:.2g} % would be seen"
-    return Check.below(name, float(np.max(np.abs(flat.mean(axis=0)) / errors)), limit, detail)
+    detail = f"{detail}, {how}; an error of {seen:.2g} % would be seen"
+    return Check.below(name, float(np.max(np.abs(found) / errors)), limit, detail)
 
 
-def _envelopes(case: Case, generic: _Generic) -> Check:
+def _envelopes(generic: _Generic) -> Check:
     """The compiled envelope against the energy at its minimiser, and its slopes with a new search on either side."""
-    at = generic.at
-    channel = case.channel_at(at)
-    held = _Held.of(channel, case.point.alpha, at)
+    held, at = generic.held, generic.at
     worst = np.abs(held.envelope - held.energy(at)).max()
-    x, scales = at.pack(), at.scales(channel.system.spectrum.rho)
+    x, scales = at.pack(), at.scales(held.channel.system.spectrum.rho)
     signs = np.random.default_rng(6).choice([-1.0, 1.0], len(x))
     for block in _blocks(at):
         step = np.zeros(len(x))
         step[block] = _STEP * scales[block] * signs[block]
         ends = [Overlaps.unpack(x + side * step, *at.theta.shape) for side in (1, -1)]
-        changes = [upper - lower for upper, lower in (map(way, ends) for way in (held.searched, held.energy))]
-        # a node that changes its minimum between the ends spoils its replicate: the median one is compared
-        worst = max(worst, float(np.median(np.abs(changes[0] - changes[1]))) / (2 * _STEP))
+        changes = [upper - lower for upper, lower in (map(way, ends) for way in (held.searched, held.energies))]
+        # a node that changes its minimum between the ends spoils its part: the median one is compared
+        spoilt = np.abs(held.means_of_parts(changes[0] - changes[1]))
+        worst = max(worst, float(np.median(spoilt)) / (2 * _STEP))
     size = max(np.abs(held.envelope).max(), 1e-300)
     return Check.below(
         "mean envelope", float(worst / size), 1e-5, "energy at the proximal points, and its slopes, relative"
@@ -283,28 +313,29 @@ def _blocks(x: Overlaps) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
-def _in_overlaps(case: Case, generic: _Generic) -> Check:
+def _in_overlaps(generic: _Generic, means: Means) -> Check:
     """Equation (8): at the conjugates of the overlaps the free entropy is stationary in these.
 
     Every replicate's slope of the mean envelope is held against its own conjugates. The two are equal on any nodes,
-    except for losses that know the teacher's sign only: there they are so in expectation, and the mean of their
-    differences is judged by its own scatter.
+    except where each node stands for both labels: there they are so in expectation, and the mean of their differences
+    is judged by its own scatter.
     """
-    name = "gradient of the free entropy, overlaps"
-    channel = case.channel_at(generic.at)
-    if channel.labelled:
-        channel = case.channel(_LABELS)
-    differences = _gradients(generic, _Held.of(channel, case.point.alpha, generic.at))
-    detail = f"(8), {differences.shape[1]} entries on {channel.rule.size} nodes"
-    if channel.labelled:
-        return _scattered(name, differences, detail)
-    worst = float(np.abs(differences).max())
+    name, held = "gradient of the free entropy, overlaps", generic.held
+    if held.channel.labelled:
+
+        def differences(channel: Channel) -> Array:
+            return _gradients(generic, _Held.of(channel, generic.alpha, generic.at))
+
+        return _within(name, means, differences, "(8), by central differences")
+    gradients = _gradients(generic, held)
+    detail = f"(8), {gradients.shape[1]} entries on {held.channel.rule.size} nodes"
+    worst = float(np.abs(gradients).max())
     return Check.below(name, worst, 1e-5, f"{detail}, by central differences, relative to the term of each")
 
 
 def _gradients(generic: _Generic, held: _Held) -> Array:
     """Slopes of minus the free entropy in the overlaps, relative to the couplings to the conjugates, (S, P)."""
-    at, hats = generic.at, held.conjugates
+    at, hats = generic.at, held.sampled
     x, scales = at.pack(), at.scales(held.channel.system.spectrum.rho)
     of_prior = generic.prior.arguments(generic.conjugates)  # of a term that cancels
     changes, couplings = np.empty((2, len(x), len(held.envelope)))
@@ -322,12 +353,11 @@ def _gradients(generic: _Generic, held: _Held) -> Array:
 
 def _trained(case: Case, generic: _Generic) -> Check:
     """The slopes of the mean loss in trained parameters, at the held proximal points, by differences."""
-    channel, start = case.channel_at(generic.at), initial_overlaps(case.problem, case.point.branch).trained
-    slopes = channel.evaluate(case.point.alpha, generic.at, Starts.COLD).slopes
-    held, worst = _Held.of(channel, case.point.alpha, generic.at), 0.0
+    held, start = generic.held, initial_overlaps(case.problem, case.point.branch).trained
+    slopes, worst = held.slopes, 0.0
     for place, step in enumerate(_STEP * np.eye(len(start))):
-        ends = (replace(held, channel=channel.at(replace(generic.at, trained=start + side * step))) for side in (1, -1))
-        upper, lower = (end.energy(generic.at) for end in ends)
+        moved = (replace(generic.at, trained=start + side * step) for side in (1, -1))
+        upper, lower = (replace(held, channel=held.channel.at(one)).energy(generic.at) for one in moved)
         worst = max(worst, float(np.abs((upper - lower) / (2 * _STEP) - slopes[:, place]).max()))
     size = max(float(np.abs(slopes).max()), 1e-300)
     return Check.below("slopes of trained parameters", worst / size, 1e-5, "by central differences, relative")
@@ -368,31 +398,43 @@ def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
     )
 
 
-def _test_error(case: Case, generic: _Generic) -> Check:
+def _test_error(case: Case, generic: _Generic, means: Means) -> Check:
     """The test error by quadrature against a sample of its own: fields of student and teacher drawn together."""
-    channel, at = case.wide_channel(), generic.at
-    spectrum, kernels = channel.system.spectrum, channel.system.kernels
-    means = np.ones((3, channel.rule.replicates))
-    means[2] = channel.loss_at_omega(at)
-    values = np.broadcast_to(np.squeeze(_observables(generic, means)["test_error"]), channel.rule.replicates)
-    generator = np.random.default_rng([case.problem.integration.seed, 8])
-    joint = np.block([[at.q, at.theta], [at.theta.mT, spectrum.rho]])
-    factors = np.linalg.cholesky(joint)
-    mixing, parameters = channel.system.parameters
-    losses = np.empty(_SAMPLES)
-    counts = generator.multinomial(_SAMPLES, channel.probabilities)
-    edges = np.concatenate([[0], np.cumsum(counts)])
-    law = channel.system.sample_law
-    for sites, means, (start, stop) in zip(law.configurations, law.means, pairwise(edges), strict=True):
-        for begin in range(start, stop, _BATCH):
-            part = losses[begin : min(begin + _BATCH, stop)]
-            z = generator.normal(size=(len(part), kernels.length, factors.shape[-1]))
-            h, k = np.split(np.einsum("lij,nlj->nli", factors[sites], z), [kernels.columns], axis=2)
-            fields = h + at.m[sites, :, 0], law.labels_of(k) + means
-            kernels.losses_at(*fields, mixing, parameters, np.ascontiguousarray(spectrum.site_variances[sites]), part)
-    sampled, error = 2 * losses.mean() / kernels.length, 2 * losses.std() / kernels.length / math.sqrt(_SAMPLES)
-    total = math.hypot(error, float(values.std(ddof=1)) / math.sqrt(len(values)))
-    z = abs(float(values.mean()) - sampled) / max(total, 1e-9 * abs(sampled) + 1e-300)
+    system, at = case.system, generic.at
+
+    def error_on(channel: Channel) -> Array:
+        parts = np.ones((3, channel.rule.replicates))
+        parts[2] = channel.loss_at_omega(at)
+        return np.broadcast_to(np.squeeze(_observables(generic, parts)["test_error"]), channel.rule.replicates)
+
+    value, own = (float(one) for one in means.of(error_on))
+    losses = _sampled_losses(case, at)
+    sampled, error = (2 * one / system.kernels.length for one in (losses.mean(), losses.std() / math.sqrt(_SAMPLES)))
+    total = math.hypot(error, own)
+    z = abs(value - sampled) / max(total, 1e-9 * abs(sampled) + 1e-300)
     seen = (_SIGMAS + _MARGIN) * total / max(abs(sampled), 1e-300)
     detail = f"against {_SAMPLES} samples, in standard errors; an error of {100 * seen:.2g} % would be seen"
     return Check.below("test error", z, _SIGMAS, detail)
+
+
+def _sampled_losses(case: Case, at: Overlaps) -> Array:
+    """Losses of samples without noise, with their weights, whose fields are drawn from the law at some overlaps."""
+    system, law = case.system, case.system.sample_law
+    generator = np.random.default_rng([case.problem.integration.seed, 8])
+    roots = matrix_root(law.clean_rho)
+    given = np.linalg.solve(law.clean_rho, at.theta.mT).mT
+    rest = np.linalg.cholesky(at.q - given @ at.theta.mT)
+    mixing, parameters = system.parameters
+    losses = np.empty(_SAMPLES)
+    edges = np.concatenate([[0], np.cumsum(generator.multinomial(_SAMPLES, law.probabilities))])
+    for c, (sites, means, (start, stop)) in enumerate(zip(law.configurations, law.means, pairwise(edges), strict=True)):
+        variances = np.ascontiguousarray(system.spectrum.site_variances[sites])
+        for begin in range(start, stop, _BATCH):
+            part = losses[begin : min(begin + _BATCH, stop)]
+            scaled, shares = law.drawn(c, generator.normal(size=(len(part), len(sites), roots.shape[-1])))
+            k = np.einsum("lij,nlj->nli", roots[sites], scaled)
+            h = at.m[sites, :, 0] + np.einsum("lij,nlj->nli", given[sites], k)
+            h += np.einsum("lij,nlj->nli", rest[sites], generator.normal(size=h.shape))
+            system.kernels.losses_at(h, law.labels_of(k) + means, mixing, parameters, variances, part)
+            part *= shares
+    return losses

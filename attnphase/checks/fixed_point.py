@@ -8,9 +8,17 @@ from attnphase.checks.case import Case
 from attnphase.checks.report import Check
 from attnphase.kernels.local.constants import Starts
 from attnphase.solvers.iteration import Status
+from attnphase.state_evolution.branches import ERRORS
+from attnphase.state_evolution.errors import standard_errors
+from attnphase.state_evolution.replicates import variations
 
-__all__ = ["convergence", "expressions", "rate"]
+__all__ = ["STATED", "convergence", "expressions", "rate", "stated_errors"]
 
+STATED = "stated errors"
+"""Name of the check of errors that no replicates tell."""
+
+_COUNTED = {"second_minimum_share"}  # on points of its own
+_OUTSIDE = "the map leaves its domain at the fixed point"
 _POINTS = (64, 256, 1024)  # Sobol points per replicate, for the rate of the standard errors
 # fastest and slowest decay of a standard error with the number of nodes that is believed: scrambled points reach -1.5
 # on smooth integrands and come down to it from faster ones, more than -3 among them; replicates that are the same have
@@ -29,28 +37,26 @@ def convergence(case: Case) -> Check:
 def expressions(case: Case) -> Check:
     """Training loss by (14), by (121) and as minus the free entropy (104): the same at a fixed point, on any nodes."""
     point = case.point
-    assert point.restart.rule is not None
-    map_ = case.map(point.restart.rule)
+    map_ = case.map(case.solved_with)
     map_.adopt(point.restart.minima)
     x = map_.pack(point.restart.overlaps)
     measured = map_.measure(x, pooled=True)
     name = "expressions of the training loss"
     if measured is None:
-        return Check.left_out(name, "the map leaves its domain at the fixed point")
+        return Check.left_out(name, _OUTSIDE)
     values = [float(point.values["training_loss"]), float(measured["training_loss_direct"][0]), map_.free_entropy(x)]
     limit = 100 * max(case.settings.tolerance, 1e-9) * max(abs(values[0]), 1e-12)
     return Check.below(name, max(values) - min(values), limit, "(14), (121) and minus the free entropy (104)")
 
 
 def rate(case: Case) -> Check:
-    """How the standard error of the map falls with the number of nodes."""
+    """How the standard error of the map falls with the number of nodes, where replicates tell it."""
     name = "rate of the standard errors"
-    integration = case.problem.integration
-    if not integration.form.has_replicates:
-        return Check.left_out(name, f"{integration.rule} nodes have no replicates")
-    errors = []
+    if not case.solved_with.randomised:
+        return Check.left_out(name, f"{case.solved_with.name} nodes have no replicates")
+    at, errors = case.point.restart.overlaps, []
     for points in _POINTS:
-        hats = case.channel(points).evaluate(case.point.alpha, case.point.restart.overlaps, Starts.COLD)
+        hats = case.channel_at(at, case.rules.sobol(points)).evaluate(case.point.alpha, at, Starts.COLD)
         scatter = []
         # entries that vanish by symmetry say nothing by themselves: each quantity is taken as a whole
         for values in (np.moveaxis(hats.conjugates.q_hat, 1, 0), hats.envelope[:, None]):
@@ -63,3 +69,29 @@ def rate(case: Case) -> Check:
     fine = _RATES[0] <= slope <= _RATES[1]
     detail = f"errors fall like N^{slope:.2f} (Monte Carlo: N^{_RATE_OF_MONTE_CARLO}), from {errors[0]:.1e} relative"
     return Check(name, fine, slope, _RATES[1], detail)
+
+
+def stated_errors(case: Case) -> Check:
+    """By how much a finer rule moves the point and what is measured there, in stated errors."""
+    point, rule = case.point, case.solved_with
+    if rule.randomised:
+        return Check.left_out(STATED, "the scatter of replicates tells them")
+    finer, response = case.rules.finer(rule), point.restart.response
+    if finer is None:
+        return Check.left_out(STATED, f"there is no finer rule than these {rule.name}")
+    if response is None or not response.known:
+        return Check.left_out(STATED, "not tried: no derivatives of the map are known at the point")
+    map_, fine = case.map(rule), case.map(finer)
+    x = map_.pack(point.restart.overlaps)
+    measured = map_.measure(x)
+    if measured is None:
+        return Check.left_out(STATED, _OUTSIDE)
+    moved = standard_errors(map_, measured, response, variations(map_, x, (fine,), measured))
+    ratios = {}
+    for name in moved.keys() & point.errors.keys() - _COUNTED:
+        # beside zeros of symmetry, as far as the iteration goes
+        allowed = point.errors[name] + case.settings.tolerance * np.abs(point.values[name]).max()
+        ratios[name] = float(np.max(moved[name] / np.maximum(allowed, 1e-300)))
+    where = max(ratios, key=lambda name: ratios[name])
+    detail = f"change from {point.nodes} to {fine.channel.rule.size} nodes in stated errors, largest for {where}"
+    return Check.below(STATED, ratios[where], ERRORS, detail)

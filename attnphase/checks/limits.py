@@ -14,15 +14,18 @@ from attnphase.checks.report import NOT_REACHED, Check
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, within
 from attnphase.solvers.iteration import Status
+from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
 
 __all__ = ["reductions"]
 
 _COARSE = 1e-2  # relative error of q
+_OF_GAUSSIAN = {"ridge regression", "one cluster is a Gaussian", "equal clusters are a Gaussian"}
 
 Reduction = Callable[[Case, Callback], Check]
 
@@ -51,6 +54,9 @@ def reductions(case: Case, callback: Callback) -> Iterator[Check]:
     for reduction in found:
         place = f"reduction: {reduction.name}"
         callback(place)
+        if reduction.name in _OF_GAUSSIAN and not case.system.sample_law.gaussian:
+            yield Check.left_out(place, "not tried: it is known of Gaussian fields alone")
+            continue
         yield _REDUCTIONS[reduction.name](case, within(place, callback))
 
 
@@ -69,10 +75,10 @@ def _ridge_regression(case: Case, _: Callback) -> Check:
 
 
 def _general_route(case: Case, _: Callback) -> Check:
-    problem, map_ = case.problem, case.map()
-    hats = map_.channel.evaluate(case.point.alpha, case.point.restart.overlaps, Starts.COLD).conjugates.mean()
-    closed = map_.prior.overlaps(hats, lift=True)
-    general = replace(map_.prior, rows=problem.rows).overlaps(hats, lift=True)
+    problem, prior, at = case.problem, case.system.prior, case.point.restart.overlaps
+    hats = case.channel_at(at).evaluate(case.point.alpha, at, Starts.COLD).conjugates.mean()
+    closed = prior.overlaps(hats, lift=True)
+    general = replace(prior, rows=problem.rows).overlaps(hats, lift=True)
     limit = 1e-8 if problem.columns == 1 else 1e-5 if problem.columns == 2 else 2e-2
     name = "reduction: ridge as a general regulariser"
     if closed is None or general is None:
@@ -96,7 +102,8 @@ def _same_map(name: str, changes: dict[str, Any], detail: str) -> Reduction:
             return Check.left_out(name, f"not tried: {error}")
         clusters = len(other.problem.sites) // len(case.problem.sites)
         start = case.point.restart.overlaps
-        ours, theirs = _applied(case, start), _applied(other, _repeated(start, clusters))
+        rule = case.channel_at(start).rule
+        ours, theirs = _applied(case, start, rule), _applied(other, _repeated(start, clusters), rule)
         if ours is None or theirs is None:
             return Check.left_out(name, "no image on the checking nodes")
         expected = _repeated(ours[0], clusters)
@@ -112,14 +119,14 @@ def _repeated(x: Overlaps, clusters: int) -> Overlaps:
     return Overlaps(*(np.repeat(values, clusters, axis=0) for values in (x.q, x.V, x.m, x.theta)))
 
 
-def _applied(case: Case, x: Overlaps) -> tuple[Overlaps, Array] | None:
-    """Image of overlaps under a problem's map on few nodes, with the mean envelope and the mean loss at omega."""
-    map_ = case.map()
-    passed = map_.channel.evaluate(case.point.alpha, x, Starts.COLD)
-    image = map_.prior.overlaps(passed.conjugates.mean(), lift=True)
+def _applied(case: Case, x: Overlaps, rule: Rule) -> tuple[Overlaps, Array] | None:
+    """Image of overlaps under a problem's map on given nodes, with the mean envelope and the mean loss at omega."""
+    channel = Channel(case.system, rule).at(x)
+    passed = channel.evaluate(case.point.alpha, x, Starts.COLD)
+    image = case.system.prior.overlaps(passed.conjugates.mean(), lift=True)
     if image is None:
         return None
-    return image, np.array([passed.envelope.mean(), map_.channel.loss_at_omega(x).mean()])
+    return image, np.array([passed.envelope.mean(), channel.loss_at_omega(x).mean()])
 
 
 def _solved(case: Case, problem: Problem, callback: Callback) -> BranchPoint:

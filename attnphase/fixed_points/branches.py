@@ -9,7 +9,6 @@ import numpy as np
 
 from attnphase.fixed_points.deadline import Deadline
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import merged_point, solve_point
 from attnphase.problem.problem import Problem
@@ -61,7 +60,7 @@ def follow(
     previous: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
         deadline = Deadline.of(settings)
-        start: BranchPoint | Overlaps | None = None
+        start: BranchPoint | None = None
         point: BranchPoint | None = None
         # overlaps that have left the domain lead nowhere
         beside = None if previous is None or previous.status is Status.left_domain else previous
@@ -69,22 +68,17 @@ def follow(
             # the branch ended above this alpha; it may exist again below
             if _merged(beside):
                 # whether it does, the curve tells at the uninformed point, which is found at once
-                start = _uninformed(beside)
-                point = merged_point(problem, alphas[index], branch, start, settings, callback, deadline)
-            if point is None:
-                start = probe(problem, alphas[index], branch, settings, deadline)
-                # a neighbour that did not converge says nothing of the uninformed point
-                if start is None and beside.status is Status.converged:
-                    start = _uninformed(beside)
+                uninformed = _uninformed(beside)
+                point = merged_point(problem, alphas[index], branch, uninformed, settings, callback, deadline)
         elif beside is not None:
             start = _extrapolated(earlier, before, beside, alphas[index])
         if point is None:
             point = solve_point(
                 problem, alphas[index], branch, start=start, settings=settings, callback=callback, deadline=deadline
             )
-        lost = isinstance(start, BranchPoint) and _lost(start) and point.status is not Status.left_domain
+        lost = start is not None and _lost(start) and point.status is not Status.left_domain
         ended = point.status is Status.converged or deadline.passed
-        if isinstance(start, BranchPoint) and not lost and not ended:
+        if start is not None and not lost and not ended:
             fresh = solve_point(problem, alphas[index], branch, settings=settings, callback=callback, deadline=deadline)
             point = fresh if fresh.residual < point.residual or np.isnan(point.residual) else point
         earlier, before, previous = before, previous, point

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -14,7 +14,6 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.extended import Extended, held, no_growth
 from attnphase.fixed_points.family import Family, family_of, informed_at, jumps, started
 from attnphase.fixed_points.optimum import METRICS
-from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
@@ -22,12 +21,13 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.processes.progress import Callback
 from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace
+from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.copies import RESOLVED
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import initial_overlaps, vanishes
+from attnphase.state_evolution.starts import SMALL_SIGNAL, informed_signal, initial_overlaps, vanishes
 from attnphase.state_evolution.system import System
 
 __all__ = [
@@ -175,7 +175,7 @@ def traced(
             continue
         callback(f"looking for the {branch} branch at {name} = {value:.4g}")
         here = setting.at(value)
-        overlaps = _sought(here, branch, settings, callback)
+        overlaps = _sought(here, branch, between, settings, callback)
         if overlaps is None:
             continue
         start = start_on(family_of(here, branch, overlaps, between, settings), branch, overlaps)
@@ -201,12 +201,25 @@ def traced(
     return Threshold.absent(Outcome.no_branch, f"the {branch} branch was found nowhere {where}")
 
 
-def _sought(setting: Setting, branch: str, settings: SolverSettings, callback: Callback) -> Overlaps | None:
-    """Where an informed start leads, of several the one that has the lowest loss there; None if nowhere."""
-    system = system_of(setting.problem, settings)
-    if len(informed_starts(system, branch)) == 1 and _may_vanish(system):
-        return probe(setting.problem, setting.alpha, branch, settings)
-    return solved_start(setting, branch, settings, callback)
+def _sought(
+    setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings, callback: Callback
+) -> Overlaps | None:
+    """Where an informed start leads, of several the one that has the lowest loss there; None if nowhere.
+
+    It leads nowhere once the order parameter is small and its image smaller still. Whether there is a point near by
+    `start_on` tells, which searches all minima.
+    """
+    system, informed = system_of(setting.problem, settings), initial_overlaps(setting.problem, branch)
+    if len(informed_starts(system, branch)) > 1 or not _may_vanish(system):
+        return solved_start(setting, branch, settings, callback)
+    small = SMALL_SIGNAL * informed_signal(informed, branch)
+
+    def shrinks(x: Overlaps, image: Overlaps) -> bool:
+        return informed_signal(image, branch) < informed_signal(x, branch) < small
+
+    led, found = _led(setting, branch, between, settings, shrinks)
+    gone = found.status is not Status.converged or informed_signal(led, branch) <= small
+    return None if gone else led
 
 
 def solved_start(setting: Setting, branch: str, settings: SolverSettings, callback: Callback) -> Overlaps | None:
@@ -243,12 +256,27 @@ def uninformed(setting: Setting, between: tuple[float, float], settings: SolverS
 
 def _roughly(setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings) -> Overlaps:
     """Where an informed start leads under the first rule, so near that Newton's method goes on."""
-    start = initial_overlaps(setting.problem, branch)
+    return _led(setting, branch, between, settings, lambda overlaps, image: False)[0]
+
+
+def _led(
+    setting: Setting,
+    branch: str,
+    between: tuple[float, float],
+    settings: SolverSettings,
+    until: Callable[[Overlaps, Overlaps], bool],
+) -> tuple[Overlaps, FixedPoint]:
+    """Likewise, or to where `until` says of a point and its image that they are enough; and how the iteration ended."""
+    start, system = initial_overlaps(setting.problem, branch), system_of(setting.problem, settings)
     family = family_of(setting, branch, start, between, settings)
-    map_ = family.map_at(setting.value)
-    assert map_ is not None
-    found = Run(map_.system, setting.alpha, settings, family.sector).coarse(map_, map_.pack(start), _ROUGHLY)
-    return map_.unpack(found.point)
+    run = Run(system, setting.alpha, settings, family.sector)
+    map_ = run.map(family.rules.first())
+
+    def enough(x: Array, image: Array) -> bool:
+        return until(map_.unpack(x), map_.unpack(image))
+
+    found = run.coarse(map_, map_.pack(start), _ROUGHLY, enough)
+    return map_.unpack(found.point), found
 
 
 def _places(between: tuple[float, float]) -> list[float]:

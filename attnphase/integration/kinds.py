@@ -16,6 +16,7 @@ from attnphase.integration.nets import NetOrders
 from attnphase.integration.refinement import (
     GAUGE_POINTS,
     GAUSS_HERMITE_ORDERS,
+    LARGEST_STEP,
     LOW_ORDERS,
     MAX_TENSOR_NODES,
     SINGLE_POINTS,
@@ -77,7 +78,6 @@ class GaussHermite(Refinement):
     """``"gauss-hermite"``: tensor rules of growing order."""
 
     name = kept_beside = "gauss-hermite"
-    has_replicates = False
 
     @classmethod
     def check_nodes(cls, nodes: int) -> None:
@@ -157,7 +157,6 @@ class Automatic(Sobol):
 class _LatentFirst(Refinement):
     """Rules that take the teacher's fields first, until points in all fields take over."""
 
-    has_replicates = False
     needs_planes = of_solves_alone = True
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
@@ -224,6 +223,10 @@ class Lines(_LatentFirst):
         return LineOrders(latent, across, defect=defect, dropped=_DROPPED * self.asked.standard_error)
 
     @property
+    def _nets(self) -> Nets:
+        return Nets(*(getattr(self, item.name) for item in fields(self)))
+
+    @property
     def is_affordable(self) -> bool:
         """Whether the first rule has no more nodes than Sobol points may have."""
         return self._first_orders.size <= self.max_nodes
@@ -232,7 +235,7 @@ class Lines(_LatentFirst):
         """See `Refinement`: of every direction another rule, as accurate."""
         orders = rule.lines
         if rule.nets is not None:  # which take the place of lines where fewer nodes are allowed
-            return Nets(*(getattr(self, item.name) for item in fields(self))).gauges(rule, second_minima)
+            return self._nets.gauges(rule, second_minima)
         if orders is None:
             return super().gauges(rule, second_minima)
         # nodes half a spacing further have the opposite error, unless it vanishes by chance: then another order tells
@@ -244,6 +247,17 @@ class Lines(_LatentFirst):
         across = [replace(orders, across=_with(orders.across, i, n)) for i in range(len(orders.across)) for n in (1, 2)]
         along = [replace(orders, panels=orders.panels + 2, **_cut_off_less(orders))]
         return tuple(self._of(one) for one in latent + across + along)
+
+    def finer(self, rule: Rule) -> Rule | None:
+        """See `Refinement`."""
+        orders = rule.lines
+        if rule.nets is not None:
+            return self._nets.finer(rule)
+        if orders is None:
+            return super().finer(rule)
+        for direction in range(len(orders.latent) + len(orders.across) + 1):
+            orders = _refined(orders, direction)
+        return self._of(orders)
 
     def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
         orders = rule.lines
@@ -318,6 +332,14 @@ class Nets(_LatentFirst):
             for number, (latent, shifted) in enumerate(latents, 1)
         )
 
+    def finer(self, rule: Rule) -> Rule | None:
+        """See `Refinement`: other nets of eight times the points, for more of the teacher's fields."""
+        orders = rule.nets
+        if orders is None:
+            return super().finer(rule)
+        latent = tuple(count + 2 for count in orders.latent)
+        return self._of(NetOrders(latent, LARGEST_STEP * orders.points, (self.asked.seed, 1 + self.alike)))
+
     def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
         """More of what leaves the larger part of the error."""
         orders = rule.nets
@@ -359,7 +381,6 @@ class Published(Refinement):
 
     name = "published"
     refines = False
-    has_replicates = False
     requires: ClassVar = {
         "tokens.length": 2,
         "tokens.kind": "gaussian",

@@ -72,8 +72,6 @@ class Refinement(ABC):
         What ``integration.rule`` calls it.
     refines : bool
         Whether there can be a finer rule.
-    has_replicates : bool
-        Whether its rules are randomised, so that their scatter tells the error.
     requires : mapping
         Fields of the problem and the values that it is made for.
     needs_planes : bool
@@ -96,7 +94,6 @@ class Refinement(ABC):
 
     name: ClassVar[str]
     refines: ClassVar[bool] = True
-    has_replicates: ClassVar[bool] = True
     requires: ClassVar[Mapping[str, Any]] = {}
     needs_planes: ClassVar[bool] = False
     alike: ClassVar[int] = 1
@@ -188,6 +185,13 @@ class Refinement(ABC):
         if second_minima > SMOOTH or lower[0] < 1:
             return (self.sobol(GAUGE_POINTS),)
         return tuple(self.gauss_hermite(order) for order in lower)
+
+    def finer(self, rule: Rule) -> Rule | None:
+        """A deterministic rule that is finer in every direction, which the errors of one must cover; None if none is.
+
+        Whatever number of nodes the user chose.
+        """
+        return self.finer_gauss_hermite(rule.order)
 
     def comparison(self, rule: Rule) -> Rule | None:
         """The rule of another kind that an accepted tensor rule is compared with once; None for any other rule."""

@@ -13,27 +13,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnphase.checks import case as cases
 from attnphase.checks import equations, limits, local_code
-from attnphase.checks.case import Case
-from attnphase.checks.fixed_point import expressions, rate
+from attnphase.checks.case import Case, Means
+from attnphase.checks.fixed_point import expressions, rate, stated_errors
 from attnphase.checks.report import Check, Report
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import Refinement
-from attnphase.integration.rules import Rule
+from attnphase.integration.rules import Rule, sobol
 from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.system import System
 
-ONE_THREAD = SolverSettings(threads=1)
+ONE_THREAD = SolverSettings(threads=1, max_nodes=2**16)
 FEW_NODES = {"integration.rule": "sobol", "integration.nodes": 64}
-PAPER = Problem.paper(omega=0.37).with_fields(FEW_NODES)
+LINES = Problem.paper(omega=0.37)
+PAPER = LINES.with_fields(FEW_NODES)
 ONE_TOKEN = {"tokens.length": 1, "tokens.sigma": 0.6, "positions.kind": "none", "teacher.mixing": None}
 LABELS = Problem().with_fields({**FEW_NODES, **ONE_TOKEN, "loss.kind": "logistic", "regularizer.strength": 0.13})
+LABELS_BY_LINES = LABELS.with_fields({"integration.rule": "auto", "integration.nodes": None})
+NETS = LINES.with_fields({"integration.rule": "nets", "integration.nodes": 10})
+TENSOR = LABELS_BY_LINES.with_fields({"loss.kind": "square", "integration.rule": "gauss-hermite"})
 ELASTIC = PAPER.with_fields({"regularizer.kind": "elastic-net", "regularizer.ridge": 0.003})
 TEACHER_MEANS = PAPER.with_fields(
     {
@@ -94,7 +98,6 @@ def with_factor(problem: Problem, function: str, part: int | str, factor: float)
 def small_samples(monkeypatch):
     """They are most of the time, and few tests need all of them."""
     monkeypatch.setattr(equations, "_SAMPLES", 2**16)
-    monkeypatch.setattr(cases, "_MOST", 2**15)
 
 
 @pytest.mark.parametrize("seed", [5])
@@ -109,8 +112,16 @@ def small_samples(monkeypatch):
         (TEACHER_MEANS, "semantic"),
         (TEACHER_MEANS.with_fields({"teacher.noise": 0.009}), "semantic"),
         (LABELS.with_fields({"teacher.noise": 0.4}), "semantic"),
+        (LINES, "positional"),
+        (LINES.with_fields({"teacher.noise": 0.02}), "semantic"),
+        (LABELS_BY_LINES.with_fields({"teacher.noise": 0.4}), "semantic"),
+        (NETS, "semantic"),
+        (TENSOR, "semantic"),
     ],
-    ids=["semantic", "positional", "untied", "labels", "elastic net", "teacher means", "noise", "labels with noise"],
+    ids=[
+        *("semantic", "positional", "untied", "labels", "elastic net", "teacher means", "noise", "labels with noise"),
+        *("lines", "lines with noise", "labels by lines", "nets", "tensor"),
+    ],
 )
 def test_right_equations_pass(problem, branch, seed):
     problem = problem.with_fields({"integration.seed": seed})
@@ -119,7 +130,7 @@ def test_right_equations_pass(problem, branch, seed):
     assert len(found) == 7
 
 
-PROBLEMS = {"paper": PAPER, "labels": LABELS, "elastic net": ELASTIC}
+PROBLEMS = {"paper": PAPER, "labels": LABELS, "elastic net": ELASTIC, "lines": LINES, "nets": NETS}
 # without encodings m is zero by its equation, and a factor changes nothing
 CASES = [
     pytest.param(problem, side, i, id=f"{name}, {equation}")
@@ -143,7 +154,7 @@ def test_one_per_cent_in_an_equation_is_seen(monkeypatch, problem, side, part):
     if side == "overlaps":
         assert not equations._in_conjugates(generic).passed
     else:
-        assert not equations._in_overlaps(case, generic).passed
+        assert not equations._in_overlaps(generic, case.means_at(generic.at)).passed
 
 
 @pytest.mark.parametrize("term", ["energy", "variance", "overlap", "mean", "teacher", "prior"])
@@ -189,7 +200,9 @@ def test_a_wrong_local_minimiser_is_seen(monkeypatch, wrong):
 
 
 @pytest.mark.parametrize(
-    ("problem", "part"), [(PAPER, 0), (PAPER, 1), (LABELS, 0)], ids=["omega", "k", "omega with labels"]
+    ("problem", "part"),
+    [(PAPER, 0), (PAPER, 1), (LABELS, 0), (LINES, 0), (LINES, 1), (NETS, 1)],
+    ids=["omega", "k", "omega with labels", "omega of lines", "k of lines", "k of nets"],
 )
 def test_fields_of_a_wrong_law_are_seen(monkeypatch, problem, part):
     point, right = solved(problem), Channel.nodes_at
@@ -231,11 +244,11 @@ def test_a_small_error_of_the_local_loss_is_seen(monkeypatch, what, check):
     assert not found[check]
 
 
-def test_sampled_checks_say_what_they_can_see(monkeypatch):
+@pytest.mark.parametrize("problem", [PAPER, LINES], ids=["points", "lines"])
+def test_sampled_checks_say_what_they_can_see(monkeypatch, problem):
     """Every sampled check of the paper's problem sees one per cent, and says so."""
     monkeypatch.setattr(equations, "_SAMPLES", 2**21)
-    monkeypatch.setattr(cases, "_MOST", 2**19)
-    sampled = [one for one in checks(PAPER, solved(PAPER)) if "would be seen" in one.detail]
+    sampled = [one for one in checks(problem, solved(problem)) if "would be seen" in one.detail]
     assert [one.name for one in sampled] == ["law of the fields", "test error"]
     for one in sampled:
         assert float(one.detail.split("error of ")[1].split(" %")[0]) < 1.0
@@ -244,11 +257,16 @@ def test_sampled_checks_say_what_they_can_see(monkeypatch):
 def test_scattered_means_are_judged_by_student_t():
     """The share of false alarms is the stated one: 20000 families of eight means over sixteen replicates."""
     generator = np.random.default_rng(3)
-    false = sum(not equations._scattered("", generator.standard_t(30, (16, 8)), "").passed for _ in range(4000))
+    means = Means(Channel(System.of(PAPER), sobol(4, 2, True, 1, 16, 0)), (), 1)
+
+    def passed(differences: np.ndarray) -> bool | None:
+        return equations._within("", means, lambda _: differences, "").passed
+
+    false = sum(not passed(generator.standard_t(30, (16, 8))) for _ in range(4000))
     assert false <= 2  # 0.04 expected
     shifted = generator.normal(size=(16, 8))
     shifted[:, 3] += (8.2 + 3) / 4  # limit and margin in standard errors
-    assert not equations._scattered("", shifted, "").passed
+    assert not passed(shifted)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -270,6 +288,36 @@ def test_replicates_that_are_not_independent_are_seen(monkeypatch):
 
     monkeypatch.setattr(Refinement, "sobol", same)
     assert not rate(case_of(PAPER, solved(PAPER))).passed
+
+
+@pytest.mark.parametrize("problem", [LINES, NETS, TENSOR], ids=["lines", "nets", "tensor"])
+def test_stated_errors_cover_a_finer_rule(problem):
+    """Those of the solver do; a hundredth of them does not, where there are any."""
+    point = solved(problem)
+    assert not rate(case_of(problem, point)).passed
+    found = stated_errors(case_of(problem, point))
+    assert found.passed
+    smaller = replace(point, errors={name: 0.01 * error for name, error in point.errors.items()})
+    assert stated_errors(case_of(problem, smaller)).passed is (problem is TENSOR)
+
+
+def test_a_point_without_its_branch_has_the_errors_of_its_own_sector():
+    point = solved(LINES, 0.5)
+    assert not point.restart.overlaps.has_signal
+    assert stated_errors(case_of(LINES, point)).passed
+
+
+def test_the_change_to_a_finer_rule_is_that_of_another_computation():
+    """Of the point of few lines, far off, to that of Sobol points: the check says how far in its errors, for q."""
+    few = LINES.with_fields({"integration.rule": "lines", "integration.nodes": 8})
+    point = solved(few)
+    # errors of one number alone, as large as the distance to a solve of another kind
+    other = solved(LINES.with_fields({"integration.rule": "sobol", "integration.nodes": 4096}))
+    away = np.abs(point.values["q"] - other.values["q"]).max()
+    assert away > 4 * other.errors["q"].max()
+    found = stated_errors(case_of(few, replace(point, errors={"q": away + 0 * point.errors["q"]})))
+    assert found.value == pytest.approx(1, abs=0.2)
+    assert stated_errors(case_of(few, point)).passed
 
 
 def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
@@ -296,12 +344,12 @@ def test_a_mixture_that_is_none_has_the_same_map(monkeypatch, clusters):
     assert reduction().value < 1e-12
     applied = limits._applied
 
-    def off(case, overlaps):
+    def off(case, overlaps, rule):
         if case.problem.tokens.kind == "mixture":
             table = [[{"sigma": one.sigma} for one in token] for token in case.problem.tokens.clusters]
             table[0][0]["sigma"] *= 1.005
             case = case.turned(case.problem.with_fields({"tokens.clusters": table}))
-        return applied(case, overlaps)
+        return applied(case, overlaps, rule)
 
     monkeypatch.setattr(limits, "_applied", off)
     assert not reduction().passed

@@ -147,7 +147,6 @@ class Coarse(Refinement):
     """Tensor rules of order 3, and then of order 5."""
 
     name = "coarse"
-    has_replicates = False
     requires: ClassVar = {"student.rank": 1}
 
     @classmethod

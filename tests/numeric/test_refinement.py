@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import SMALL_SIGNAL, _decays, solve_point
+from attnphase.fixed_points.traced import _sought
 from attnphase.integration.kinds import Sobol
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
@@ -22,6 +21,7 @@ from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
+from attnphase.processes.progress import silent
 from attnphase.solvers.iteration import Anderson, FixedPoint, Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
@@ -407,88 +407,29 @@ def test_an_order_parameter_on_its_way_to_zero_is_told_from_one_that_grows():
     assert not _decays(map_, ended(0.0, 0.0), informed, "semantic")
 
 
-def test_a_probe_finds_a_branch_where_there_is_one():
-    """The semantic branch at alpha = 2, and none at alpha = 0.3, where its start falls onto the uninformed point."""
-    found = probe(FEW, 2.0, "semantic", ONE_THREAD)
-    assert found is not None
-    assert found.theta.min() > 0.1
-    assert probe(FEW, 0.3, "semantic", ONE_THREAD) is None
+def sought(problem: Problem, alpha: float) -> Overlaps | None:
+    return _sought(Setting(problem, alpha, "alpha"), "semantic", (0.2, 3.0), ONE_THREAD, silent)
 
 
-def test_a_probe_ends_where_the_order_parameter_is_small_and_shrinks(monkeypatch):
-    """It need not reach the uninformed point; where there is a branch it does not end on the way."""
+@pytest.mark.parametrize("problem", [FEW, PAPER], ids=["points", "lines"])
+def test_an_informed_start_leads_to_a_branch_where_there_is_one(problem, monkeypatch):
+    """The semantic one at alpha = 2, and none at 0.3, where no map is needed once theta is small and shrinks."""
     seen: list[float] = []
-    original = StateEvolution.__call__
+    original, full = StateEvolution.__call__, informed_signal(initial_overlaps(problem, "semantic"), "semantic")
 
     def recorded(self, x, **options):
         image = original(self, x, **options)
-        seen.append(informed_signal(self.unpack(x), "semantic"))
+        seen.append(informed_signal(self.unpack(x), "semantic") / full)
         return image
 
     monkeypatch.setattr(StateEvolution, "__call__", recorded)
-    full = informed_signal(initial_overlaps(FEW, "semantic"), "semantic")
-    assert probe(FEW, 0.3, "semantic", ONE_THREAD) is None
-    assert min(seen[:-1]) >= SMALL_SIGNAL * full > seen[-1] > 0.1 * full
+    assert sought(problem, 0.3) is None
+    assert min(seen[:-1]) >= SMALL_SIGNAL > seen[-1] > 0.1
     seen.clear()
-    assert probe(FEW, 2.0, "semantic", ONE_THREAD) is not None
-    assert min(seen) > SMALL_SIGNAL * full
-
-
-def test_a_probe_does_not_believe_what_holds_in_other_than_the_lowest_minima(monkeypatch):
-    """Above the positional branch 1024 nodes keep four fifths of m as long as they stay in the minima on their way.
-
-    Searched afresh, these nodes lose it; where there is the branch, they keep it.
-    """
-    few = Problem.paper(omega=0.08).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
-    assert probe(few, 1.6, "positional", ONE_THREAD) is None
-    assert share_of_m(probe(few, 0.62, "positional", ONE_THREAD), few) > SMALL_SIGNAL
-    monkeypatch.setattr("attnphase.fixed_points.probe._SECOND_LOOK", 0)
-    assert share_of_m(probe(few, 1.6, "positional", ONE_THREAD), few) > 0.7
-
-
-def share_of_m(found: Overlaps | None, problem: Problem) -> float:
-    """Of the informed start's, where a probe has found a branch."""
+    found = sought(problem, 2.0)
     assert found is not None
-    return informed_signal(found, "positional") / informed_signal(initial_overlaps(problem, "positional"), "positional")
-
-
-def looks_of_a_probe(monkeypatch: pytest.MonkeyPatch, shares: list[float], status: Status) -> Overlaps | None:
-    """A probe of the positional branch at alpha = .62 whose second look is replaced: it meets points of these shares.
-
-    Each but the last has the next one as its image.
-    """
-    few = Problem.paper(omega=0.08).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
-    original = Run.iterate
-
-    def iterated(self, map_, x, method, limit=None, tolerance=None, until: Any = None):
-        if not map_.thorough:
-            return original(self, map_, x, method, limit, tolerance, until)
-        full = informed_signal(initial_overlaps(few, "positional"), "positional")
-        overlaps = map_.unpack(x)
-        size = informed_signal(overlaps, "positional")
-        points = [map_.pack(replace(overlaps, m=share * full / size * overlaps.m)) for share in shares]
-        for point, image in pairwise([*points, points[-1]]):
-            if until(point, image):
-                return FixedPoint(point, image, 1e-2, 5, Status.iteration_limit)
-        return FixedPoint(points[-1], points[-1], 1e-4, 5, status)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "iterate", iterated)
-        return probe(few, 0.62, "positional", ONE_THREAD)
-
-
-def test_the_second_look_of_a_probe_decides(monkeypatch):
-    """Small and shrinking twice in succession, or at rest where it is small: no branch.
-
-    At rest elsewhere it hands over that point; where it does not come to rest, the one of the first look.
-    """
-    first = share_of_m(looks_of_a_probe(monkeypatch, [0.5], Status.iteration_limit), PAPER)
-    assert first > 0.8
-    assert looks_of_a_probe(monkeypatch, [0.5, 0.09, 0.07, 0.05], Status.iteration_limit) is None
-    once = [0.5, 0.09, 0.06, 0.4, 0.08, 0.5]
-    assert share_of_m(looks_of_a_probe(monkeypatch, once, Status.iteration_limit), PAPER) == pytest.approx(first)
-    assert looks_of_a_probe(monkeypatch, [0.5, 0.19], Status.converged) is None
-    assert share_of_m(looks_of_a_probe(monkeypatch, [0.5, 0.3], Status.converged), PAPER) == pytest.approx(0.3)
+    assert found.theta.min() > 0.1
+    assert min(seen) > SMALL_SIGNAL
 
 
 def test_one_minimum_is_no_second_minimum():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from attnphase.checks.consistency import check
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -113,6 +114,23 @@ def test_theories_that_need_a_density_refuse_the_law():
     noisy = Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "square"}, "teacher": {"noise": 0.0625}})
     with pytest.raises(ProblemError, match=r"^tokens have a law .* set teacher\.noise to 0\.$"):
         solve_point(noisy, 1.0, "semantic")
+
+
+@pytest.mark.usefixtures("tilts_every_problem")
+def test_checks_ask_the_law_or_say_why_not():
+    """Those that hold for any law pass; those of Gaussian fields alone are left out."""
+    report = check(PAPER, 2.0, settings=SolverSettings(threads=1))
+    said = {one.name: one.detail for one in report.checks if one.passed is None}
+    assert {name for name, why in said.items() if "Gaussian fields" in why} == {
+        "law of the fields",
+        "reduction: one cluster is a Gaussian",
+        "reduction: equal clusters are a Gaussian",
+        "experiment at finite d",
+    }
+    assert report.passed
+    assert {"test error", "stated errors", "gradient of the free entropy, overlaps"} <= {
+        one.name for one in report.checks if one.passed
+    }
 
 
 @pytest.mark.parametrize("tilts_every_problem", [Even], indirect=True)
