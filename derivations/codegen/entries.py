@@ -8,6 +8,7 @@ from typing import Any
 from sympy import Symbol
 
 from derivations.algebra import symbols as sym
+from derivations.algebra.common_parts import Slopes
 from derivations.codegen.ir import Assign, Function, If, Loop, Ordered, Return, Statement, element, name
 from derivations.codegen.lifting import straight_line
 from derivations.models.model import (
@@ -53,8 +54,9 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
     read = [Assign(symbol, place) for symbol, place in places if symbol in loss.free_symbols]
     size = len(flat)
     total = {"total": loss}
-    slopes = {f"u{a}": loss.diff(x) for a, x in enumerate(flat)}
-    curvatures = {f"w{a}_{b}": slopes[f"u{a}"].diff(flat[b]) for a in range(size) for b in range(a, size)}
+    along = [*map(Slopes, flat)]
+    slopes = {f"u{a}": along[a](loss) for a in range(size)}
+    curvatures = {f"w{a}_{b}": along[b](slopes[f"u{a}"]) for a in range(size) for b in range(a, size)}
     gradient = [Assign(element("gradient", a // model.columns, a % model.columns), name(f"u{a}")) for a in range(size)]
     hessian = [
         Assign(element("hessian", a, b), name(f"w{min(a, b)}_{max(a, b)}")) for a in range(size) for b in range(size)
@@ -78,10 +80,10 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
 
 def _trained_slopes(model: Model, loss: Any, read: Sequence[Assign]) -> Function:
     """First and second derivatives of the loss in the trained parameters, (p,) and (p, p)."""
-    trained = [parameter_names(model)[parameter_symbol(one)] for one in model.trained]
-    count = range(len(trained))
-    outputs = {f"d{i}": loss.diff(trained[i]) for i in count}
-    outputs |= {f"c{i}_{j}": loss.diff(trained[i], trained[j]) for i in count for j in range(i, len(trained))}
+    along = [Slopes(parameter_names(model)[parameter_symbol(one)]) for one in model.trained]
+    count = range(len(along))
+    outputs = {f"d{i}": along[i](loss) for i in count}
+    outputs |= {f"c{i}_{j}": along[j](outputs[f"d{i}"]) for i in count for j in range(i, len(along))}
     body = (
         *read,
         *straight_line(outputs),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from derivations.algebra import symbols as sym
+from derivations.algebra.common_parts import Slopes
 from derivations.codegen.entries import parameter_names, parameter_reads
 from derivations.codegen.ir import Assign, Function, Ordered, Return, element, name
 from derivations.codegen.lifting import straight_line
+from derivations.codegen.unrolled import names_in
 from derivations.models.functions import Modulus, Sign, Step
 from derivations.models.kinks import kinks, slope_in_modulus, with_moduli
 from derivations.models.model import Model, composed, field_symbols, label_fields, label_symbols
@@ -55,10 +57,11 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
         put(f"f{j}", slope_in_modulus(loss, found, j, Modulus(c)).xreplace(at), element("kinks", _WEIGHTS, j))
         for a, x in enumerate(flat):
             put(f"n{j}_{a}", c.diff(x).xreplace(at), element("normals", j, a))
-    for a, x in enumerate(flat):
-        put(f"u{a}", whole.diff(x).xreplace(at), element("gradient", *divmod(a, columns)))
+    along = [*map(Slopes, flat)]
+    for a in range(size):
+        put(f"u{a}", along[a](whole).xreplace(at), element("gradient", *divmod(a, columns)))
         for b in range(a, size):
-            outputs[f"w{a}_{b}"] = smooth.diff(x, flat[b])
+            outputs[f"w{a}_{b}"] = along[b](along[a](smooth))
     sides = [
         (symbol, own * one + (1 - own) * Sign(c))
         for symbol, own, one, c in zip(signs, held, given, arguments, strict=True)
@@ -68,10 +71,11 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
     read += parameter_reads(model)
     read += [(symbol, element("kinks", _MULTIPLIERS, j)) for j, symbol in enumerate(given)]
     values = {"total": whole} | {f"c{j}": c for j, c in enumerate(arguments)}
-    used = {symbol for value in (*values.values(), *outputs.values()) for symbol in value.free_symbols}
+    lines = straight_line(values | outputs, sides)
+    used = {symbol for line in lines for symbol in names_in(line.value)}
     body = (
-        *(Assign(symbol, place) for symbol, place in read if symbol in used or symbol in given),
-        *straight_line(values | outputs, sides),
+        *(Assign(symbol, place) for symbol, place in read if symbol in used),
+        *lines,
         *(Assign(element("kinks", _ARGUMENTS, j), name(f"c{j}")) for j in range(count)),
         *(Assign(element("kinks", _SIGNS, j), symbol) for j, symbol in enumerate(signs)),
         *(Assign(place, name(output)) for output, place in places.items()),

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import dedent
 
-__all__ = ["SMALLEST", "FormulaError", "Lines", "lines_of", "shortened", "unparsed"]
+__all__ = ["DEEPEST", "SMALLEST", "FormulaError", "Lines", "lines_of", "shortened", "unparsed"]
 
 SMALLEST = 1e-300
 """Size of the smallest number of a formula, other than zero."""
 
+DEEPEST = 200
+"""Levels of a formula, with its definitions: Python cannot walk through many more."""
+
 _LONGEST, _LONGEST_OF_LINES = 2000, 20_000
-_DEEPEST = 200
 
 
 class FormulaError(ValueError):
@@ -106,5 +108,5 @@ def _check_depth(tree: ast.expr) -> None:
     level, depth = list[ast.AST]([tree]), 0
     while level:
         level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1
-        if depth > _DEEPEST:
-            raise FormulaError(f"it is nested more than {_DEEPEST} levels deep; put brackets in long sums.")
+        if depth > DEEPEST:
+            raise FormulaError(f"it is nested more than {DEEPEST} levels deep; put brackets in long sums.")

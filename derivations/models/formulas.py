@@ -94,7 +94,7 @@ def parse_formula(
         What stands for a number.
     arrays : mapping of str to array of Expr, optional
         What stands for an array, or may be indexed though its name is a number's, too.  If given, the formula may have
-        definitions and call functions of arrays.
+        definitions and call functions of arrays; it is a loss or a metric.
     fixed : set of Expr, optional
         Symbols in which nobody differentiates; a formula may have more terms of these.
 
@@ -104,7 +104,7 @@ def parse_formula(
         It is no formula, uses an unknown name or function, or its value is no number.
     """
     lines = lines_of(text, defines=arrays is not None)
-    for algebra in (Counting(fixed=fixed), Symbolic()):
+    for algebra in (Counting(shared=arrays is not None, fixed=fixed), Symbolic()):
         value = _Reader(algebra, names, arrays).value(lines)
     return _finished(value)
 

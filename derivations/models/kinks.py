@@ -8,6 +8,7 @@ from typing import Any
 
 from sympy import Dummy, Integer, Rational, S, cancel, default_sort_key
 
+from derivations.algebra.common_parts import Slopes
 from derivations.models.functions import KINKED, Modulus, Relu, Sign, Step
 
 __all__ = ["has_kink", "kinks", "slope_in_modulus", "steep_kink", "with_moduli"]
@@ -24,12 +25,12 @@ def has_kink(loss: Any, student: Iterable[Any]) -> bool:
 
 def kinks(loss: Any, student: Iterable[Any]) -> tuple[Any, ...]:
     """The arguments of moduli and ``relu`` at whose zeros the gradient jumps; of those in proportion, the first."""
-    student, found = [*student], list[Any]()
+    slopes, found = {x: Slopes(x) for x in student}, list[Any]()
     for node in sorted(loss.atoms(Modulus, Relu), key=default_sort_key):
         (argument,) = node.args
         if any(_ratio(argument, other) is not None for other in found):
             continue
-        if any(x in node.free_symbols and _jumps(loss.diff(x), argument, x) for x in student):
+        if any(x in node.free_symbols and _jumps(slope(loss), argument, x) for x, slope in slopes.items()):
             found.append(argument)
     return tuple(found)
 

@@ -6,6 +6,7 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 from derivations.algebra import symbols as sym
+from derivations.algebra.common_parts import Slopes, common_parts
 from derivations.models.model import Model, written_out
 
 __all__ = ["is_quadratic"]
@@ -30,5 +31,6 @@ def is_quadratic(model: Model) -> bool:
             if value.has(*noise):
                 known[one.symbol] = value
     kept = {*noise, *_STUDENT}
-    seconds = (value.diff(first, second) for first, second in combinations_with_replacement(noise, 2))
-    return not any(second.has(*kept) for second in seconds)
+    seconds = [second(first(value)) for first, second in combinations_with_replacement(map(Slopes, noise), 2)]
+    shared, left = common_parts(seconds, "x")
+    return not any(part.has(*kept) for part in (*(part for _, part in shared), *left))
