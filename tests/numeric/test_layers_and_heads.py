@@ -27,7 +27,7 @@ def test_the_numbers_of_the_page(number: int):
         text += f'\n[metrics]\nentropy = """{text.split(chr(34) * 3)[1]}"""\n'
     problem = Problem.from_toml(text).with_fields({"integration.rule": "sobol", "integration.nodes": 512})
     point = ap.solve(problem, alpha=4.0, branch=branch, stability=False, identity=False)
-    variance = float(np.square(problem.tokens.sigma))
+    variance = float(np.square(np.asarray(problem.tokens.sigma)))
 
     def found(name: str, *place: int, unit: float = 1.0) -> tuple[float, float]:
         value, error = (float(point[one].values.squeeze()[place]) / unit for one in (name, f"{name}_stderr"))
