@@ -1,5 +1,7 @@
 """A classifier of a Gaussian mixture against its own scalar equations, by SciPy's quadrature and roots."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -17,16 +19,15 @@ LOSSES = {
 
 
 def classifier(text: str, ridge: float, distance: float, sigma: float) -> ap.Problem:
-    return ap.Problem(
-        regularizer={"strength": ridge},
-        positions={"kind": "none"},
-        tokens={
-            "kind": "mixture",
-            "length": 1,
-            "clusters": [{"sigma": sigma, "mean": [-distance]}, {"sigma": sigma, "mean": [distance]}],
-        },
-        loss={"kind": "expression", "expression": text},
-        metrics={"error": "(1 + sign((1 - 2*c[0])*h[0, 0]))/2"},
+    clusters = [{"sigma": sigma, "mean": [-distance]}, {"sigma": sigma, "mean": [distance]}]
+    return ap.Problem.from_dict(
+        {
+            "regularizer": {"strength": ridge},
+            "positions": {"kind": "none"},
+            "tokens": {"kind": "mixture", "length": 1, "clusters": clusters},
+            "loss": {"kind": "expression", "expression": text},
+            "metrics": {"error": "(1 + sign((1 - 2*c[0])*h[0, 0]))/2"},
+        }
     )
 
 
@@ -36,7 +37,8 @@ def scalar_equations(name: str, alpha: float, ridge: float, distance: float, sig
 
     def proximal(omega: float, V: float) -> float:
         reach = V * (1 + abs(omega)) + 1
-        return brentq(lambda h: h - omega + V * slope(h), omega - reach, omega + reach, xtol=1e-14)
+        found: Any = brentq(lambda h: h - omega + V * slope(h), omega - reach, omega + reach, xtol=1e-14)
+        return found
 
     def mean(function, m: float, q: float) -> float:
         return quad(lambda x: function(m + np.sqrt(q) * x) * norm.pdf(x), -9, 9, epsabs=1e-12, epsrel=1e-11)[0]

@@ -1,0 +1,53 @@
+"""The problems of the page on layers and heads against its numbers, and those of a program that shares no code."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnphase as ap
+from attnphase.problem.problem import Problem
+
+PAGE = (Path(__file__).parents[2] / "docs" / "layers_and_heads.md").read_text(encoding="utf-8")
+PROBLEMS = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)
+
+
+def rows_of(table: int) -> list[list[tuple[float, float]]]:
+    """Numbers of a table with their errors, row by row, those without an error left out."""
+    rows = PAGE.split("| --- | --- | --- | --- |\n")[1 + table].split("\n\n")[0].splitlines()
+    cells = [re.findall(r"([\d.]+)\((\d+)\)", row) for row in rows]
+    return [[(float(x), int(last) * 10.0 ** -len(x.partition(".")[2])) for x, last in row] for row in cells]
+
+
+@pytest.mark.parametrize("number", range(5), ids=["sequence", "last", "semantic", "mixed", "rotary"])
+def test_the_numbers_of_the_page(number: int):
+    text, branch = PROBLEMS[number], "mixed" if number == 3 else "semantic"
+    if number == 4:
+        text += f'\n[metrics]\nentropy = """{text.split(chr(34) * 3)[1]}"""\n'
+    problem = Problem.from_toml(text).with_fields({"integration.rule": "sobol", "integration.nodes": 512})
+    point = ap.solve(problem, alpha=4.0, branch=branch, stability=False, identity=False)
+    variance = float(np.square(np.asarray(problem.tokens.sigma)))
+
+    def found(name: str, *place: int, unit: float = 1.0) -> tuple[float, float]:
+        value, error = (float(point[one].values.squeeze()[place]) / unit for one in (name, f"{name}_stderr"))
+        return value, error
+
+    objective, norm = found("training_loss"), found("weight_norm")
+    match number:
+        case 0 | 1:
+            columns = [found(name, 0, i, i, unit=variance) for name in ("theta", "q") for i in (0, 1)]
+            values = [objective, found("test_error"), *columns]
+        case 2:
+            values = [objective, found("test_error"), found("theta", 0, 0, 0), norm]
+        case 3:
+            columns = [found("q", 0, i, i, unit=variance) for i in (0, 1)]
+            values = [objective, found("theta", 0, 0, unit=variance), found("m", 0, 1), *columns]
+        case _:  # the errors of four seeds of so many points: those stated contain the free angle
+            angle = float(np.linalg.norm(point.theta.values.squeeze()[0])) / np.sqrt(2)
+            entropy = (objective[0] - 0.15 * norm[0]) / 4
+            values = [(entropy, 2e-5), (point.metric_entropy.item(), 1e-4), (angle, 3e-4), (norm[0], 1e-3)]
+    for row, (value, error) in zip(rows_of(number), values, strict=True):
+        assert error < 0.05 * value
+        for other, own in row[:2]:
+            assert abs(value - other) < 4 * np.hypot(error, own), (row, value, error)
