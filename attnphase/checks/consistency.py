@@ -14,7 +14,7 @@ from attnphase import arguments
 from attnphase.checks.case import Case
 from attnphase.checks.comparison import compare
 from attnphase.checks.equations import equations
-from attnphase.checks.fixed_point import STATED, convergence, expressions, rate, stated_errors
+from attnphase.checks.fixed_point import RATE, STATED, convergence, expressions, rate, stated_errors
 from attnphase.checks.limits import reductions
 from attnphase.checks.local_code import backends, symmetries
 from attnphase.checks.report import NOT_REACHED, Check, Report
@@ -111,14 +111,12 @@ def _checks(case: Case, callback: Callback) -> Iterator[Check]:
         yield expressions(case)
         yield from equations(case, callback)
         callback("the standard errors on more nodes")
-        yield rate(case)
-        yield stated_errors(case)
+        yield rate(case) if case.solved_with.randomised else stated_errors(case)
     else:
         names = (
             "expressions of the training loss",
             "gradient of the free entropy",
-            "rate of the standard errors",
-            STATED,
+            RATE if case.rule.randomised else STATED,
         )
         yield from (Check.left_out(name, NOT_REACHED) for name in names)
     yield from reductions(case, callback)

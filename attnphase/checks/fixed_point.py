@@ -12,10 +12,10 @@ from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.errors import standard_errors
 from attnphase.state_evolution.replicates import variations
 
-__all__ = ["STATED", "convergence", "expressions", "rate", "stated_errors"]
+__all__ = ["RATE", "STATED", "convergence", "expressions", "rate", "stated_errors"]
 
-STATED = "stated errors"
-"""Name of the check of errors that no replicates tell."""
+RATE, STATED = "rate of the standard errors", "stated errors"
+"""Names of the checks of errors that replicates tell, and of all others."""
 
 _COUNTED = {"second_minimum_share"}  # on points of its own
 _OUTSIDE = "the map leaves its domain at the fixed point"
@@ -51,9 +51,6 @@ def expressions(case: Case) -> Check:
 
 def rate(case: Case) -> Check:
     """How the standard error of the map falls with the number of nodes, where replicates tell it."""
-    name = "rate of the standard errors"
-    if not case.solved_with.randomised:
-        return Check.left_out(name, f"{case.solved_with.name} nodes have no replicates")
     at, errors = case.point.restart.overlaps, []
     for points in _POINTS:
         hats = case.channel_at(at, case.rules.sobol(points)).evaluate(case.point.alpha, at, Starts.COLD)
@@ -64,18 +61,16 @@ def rate(case: Case) -> Check:
             scatter.append(np.linalg.norm(flat.std(axis=0, ddof=1)) / max(np.linalg.norm(flat.mean(axis=0)), 1e-300))
         errors.append(float(np.exp(np.mean(np.log(np.clip(scatter, 1e-300, None))))))
     if errors[0] < 1e-12:
-        return Check.left_out(name, "the integrand is exact on every rule")
+        return Check.left_out(RATE, "the integrand is exact on every rule")
     slope = float(np.polyfit(np.log(_POINTS), np.log(errors), 1)[0])
     fine = _RATES[0] <= slope <= _RATES[1]
     detail = f"errors fall like N^{slope:.2f} (Monte Carlo: N^{_RATE_OF_MONTE_CARLO}), from {errors[0]:.1e} relative"
-    return Check(name, fine, slope, _RATES[1], detail)
+    return Check(RATE, fine, slope, _RATES[1], detail)
 
 
 def stated_errors(case: Case) -> Check:
     """By how much a finer rule moves the point and what is measured there, in stated errors."""
     point, rule = case.point, case.solved_with
-    if rule.randomised:
-        return Check.left_out(STATED, "the scatter of replicates tells them")
     finer, response = case.rules.finer(rule), point.restart.response
     if finer is None:
         return Check.left_out(STATED, f"there is no finer rule than these {rule.name}")
