@@ -34,6 +34,8 @@ class Metrics(Mapping[str, str]):
         ProblemError
             It is no table of formulas, or a name cannot be that of a variable.
         """
+        if given is None:
+            raise ProblemError("metrics", "metrics must be a table, but it is None.")
         found = read_named("metrics", given, str) or {}
         for name in found:
             if name.endswith("_stderr"):

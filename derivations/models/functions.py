@@ -18,6 +18,7 @@ from sympy import (
     Integer,
     Max,
     Min,
+    Mul,
     NumberSymbol,
     Piecewise,
     Rational,
@@ -205,6 +206,18 @@ def _log_sum(logits: Sequence[Any]) -> Any:
     return one + Softplus(other - one)
 
 
+def _logarithm(value: Any) -> Any:
+    """``log(value)``, finite where a sigmoid or a softmax in it is too small for a number."""
+    terms, rest = list[Any](), list[Any]()
+    for factor in Mul.make_args(value):
+        base, power = factor.as_base_exp()
+        if isinstance(base, (Sigmoid, Softmax)) and power.is_number:
+            terms.append(-power * Softplus(_log_sum(base.args) if isinstance(base, Softmax) else -base.args[0]))
+        else:
+            rest.append(factor)
+    return Add(*terms, log(Mul(*rest)))
+
+
 KINKED = (Step, Sign, Modulus, Relu)
 """Functions whose value or slope jumps where their argument vanishes."""
 
@@ -251,6 +264,8 @@ def _with_own_functions(expression: Any) -> Any:
         return Sign(args[0])
     if isinstance(expression, Heaviside):
         return Step(args[0])
+    if isinstance(expression, log):
+        return _logarithm(args[0])
     if isinstance(expression, (Max, Min)):
         side = Integer(1 if isinstance(expression, Max) else -1)
         result = args[0]

@@ -98,7 +98,6 @@ class Solver:
 
 def followed(monkeypatch: pytest.MonkeyPatch, solver: Solver, alphas: list[float]) -> list[BranchPoint]:
     monkeypatch.setattr(branches, "solve_point", solver)
-    monkeypatch.setattr(branches, "probe", lambda *_: None)
     return follow(PAPER, alphas, "semantic")
 
 
@@ -119,7 +118,7 @@ def test_a_line_begins_at_the_largest_alpha_and_is_extrapolated(monkeypatch):
 
 
 def test_a_point_that_did_not_converge_is_not_continued(monkeypatch):
-    """The next one starts afresh: from the probe, or from the branch's own start."""
+    """The next one starts afresh, from the branch's own start."""
     solver = Solver(lost=(1.5,))
     followed(monkeypatch, solver, [2.0, 1.5, 1.0])
     # the lost point is tried again by itself
@@ -129,12 +128,11 @@ def test_a_point_that_did_not_converge_is_not_continued(monkeypatch):
 
 
 def test_what_has_left_the_domain_leads_nowhere(monkeypatch):
-    """A start that leads out of it is given up for a fresh one, also where the branch had ended before."""
-    solver = Solver(collapsed=(1.7,), outside=(1.5, 1.0))
+    """A start that leads out of it is given up for a fresh one."""
+    solver = Solver(outside=(1.5, 1.0))
     points = followed(monkeypatch, solver, [2.0, 1.7, 1.5, 1.0, 0.7])
     assert {point.status for point in points} == {Status.converged}
     tried = [(alpha, start is None) for alpha, start in solver.asked]
-    # 1.5 begins at the collapsed point's overlaps, 1.0 at those of 1.5
     assert tried[:2] == [(2.0, True), (1.7, False)]
     assert tried[2:] == [(1.5, False), (1.5, True), (1.0, False), (1.0, True), (0.7, False)]
 
@@ -165,10 +163,11 @@ def test_a_parabola_does_not_reach_over_a_point_that_was_lost(monkeypatch):
     np.testing.assert_allclose(starts[0.5].restart.overlaps.q, line, rtol=1e-12)
 
 
-def test_a_collapsed_point_is_continued_without_its_order_parameter(monkeypatch):
+def test_behind_a_collapsed_point_the_branch_begins_afresh(monkeypatch):
+    """It may exist again below, so that the next point has the branch's own start."""
     solver = Solver(collapsed=(1.5,))
     followed(monkeypatch, solver, [2.0, 1.5, 1.0])
-    assert not solver.asked[2][1].restart.overlaps.theta.any()
+    assert [start is None for _, start in solver.asked] == [True, False, True]
 
 
 # --- GAMP's dynamics --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import attnphase as ap
-from attnphase import figures, reference, testing, tracking
+from attnphase import figures, functions, reference, testing, tracking
 from attnphase.cli.commands import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,7 +22,7 @@ def test_no_public_name_is_missing_in_the_reference():
     assert sorted(named) == sorted(set(ap.__all__) - {"__version__"})
     whole = re.findall(r"automodule:: attnphase\.(\w+)$", text, re.MULTILINE)
     assert sorted(whole) == sorted(
-        module.__name__.rpartition(".")[2] for module in (figures, reference, testing, tracking)
+        module.__name__.rpartition(".")[2] for module in (figures, functions, reference, testing, tracking)
     )
 
 
