@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 from sympy import Symbol, exp, lambdify
 
 import attnphase.functions as fn
@@ -15,7 +16,7 @@ from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
 from derivations.codegen.local_problem import local_problem_source
 from derivations.models.formulas import FormulaError, names_in, parse_formula
-from derivations.models.functions import NUMPY_FUNCTIONS, Softmax
+from derivations.models.functions import NUMPY_FUNCTIONS, Softmax, with_known_functions
 from derivations.models.scalar import Sizes, field_names, formula_label_planes, formula_loss, formula_roughness
 from derivations.models.traced import traced
 
@@ -221,6 +222,16 @@ def test_derivatives_of_a_softmax_are_those_of_exponentials():
         assert value_at_point(share.diff(z[a], z[b])) == pytest.approx(
             value_at_point(plain.diff(z[a], z[b])), rel=1e-11
         )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_logarithms_of_a_softmax_are_finite(count: int):
+    """Where the share itself is too small for a number; a quotient of shares is a difference of logarithms."""
+    for scale in (1.3, 2000.0):
+        text = f"log(softmax({scale}*h[:{count}, 0])[1]**2/softmax({scale}*k[:{count}, 1])[0])"
+        x, y = (scale * POINT[name][:count, column] for name, column in (("h", 0), ("k", 1)))
+        expected = 2 * (x[1] - logsumexp(x)) - (y[0] - logsumexp(y))
+        assert value_at_point(with_known_functions(read(text))) == pytest.approx(expected, rel=1e-12)
 
 
 def test_generated_code_of_a_softmax_does_not_overflow():
