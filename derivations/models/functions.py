@@ -212,7 +212,8 @@ def _logarithm(value: Any) -> Any:
     for factor in Mul.make_args(value):
         base, power = factor.as_base_exp()
         if isinstance(base, (Sigmoid, Softmax)) and power.is_number:
-            terms.append(-power * Softplus(_log_sum(base.args) if isinstance(base, Softmax) else -base.args[0]))
+            logits: Any = base.args
+            terms.append(-power * Softplus(_log_sum(logits) if isinstance(base, Softmax) else -logits[0]))
         else:
             rest.append(factor)
     return Add(*terms, log(Mul(*rest)))
