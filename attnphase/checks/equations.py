@@ -209,7 +209,7 @@ class _Held:
         return solution.envelope * shares
 
     def means_of_parts(self, values: Array) -> Array:
-        """Means of one number a node over every sixteenth node of each replicate."""
+        """Means (parts, S) of one number a node over each part of the nodes, which takes every `_PARTS`-th of them."""
         part = np.arange(values.shape[-1]) % _PARTS
         return np.array([_PARTS * self.channel.scalar_mean(values * (part == one)) for one in range(_PARTS)])
 
