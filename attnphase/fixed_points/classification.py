@@ -121,8 +121,11 @@ def _is_bracketed(run: Run, rules: Refinement, solved: SolvedPoint, inverse: Arr
         rule = rules.sobol(rules.medium_points)
     beside = StateEvolution(Channel(run.system, rule), map_.alpha, map_.sector)
     for side in (1.0, -1.0):
-        parts = (side, side / 2, side / 4)
-        part = next((p for p in parts if map_.unpack(x + p * step).feasible(run.system.spectrum.rho)), 0.0)
+        part = side
+        while not map_.unpack(x + part * step).feasible(run.system.spectrum.rho):
+            part /= 2
+            if np.array_equal(x + part * step, x):
+                return False
         point = x + part * step
         beside.adopt_from(map_)
         image = beside(point, refresh=rule.lines is None)

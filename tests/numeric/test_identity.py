@@ -151,6 +151,22 @@ class Form:
         return SimpleNamespace(feasible=lambda rho: True)
 
 
+@pytest.mark.parametrize(("alpha", "ridge"), [(4.2, 1.2e-4), (3.1, 2.3e-3)])
+def test_a_point_stands_next_to_exact_recovery(alpha, ridge):
+    """There q is hardly more than theta^2 / rho: all the eight errors on one side lie beyond the edge of the domain."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 2.4},
+            "loss": {"kind": "expression", "expression": "(k - h)**2/2"},
+            "regularizer": {"strength": ridge},
+        }
+    )
+    point = solve_point(problem, alpha, "semantic", settings=SETTINGS)
+    q, theta = (float(getattr(point.restart.overlaps, name).squeeze()) for name in ("q", "theta"))
+    assert q - theta**2 / 2.4**2 < 1e-5 * q
+    assert point.on_branch is Identity.on_branch
+
+
 @pytest.mark.parametrize("form", ["onset", "fold"])
 def test_a_point_stands_where_four_errors_leave_it(form, monkeypatch):
     """At an onset, a (1 + mu - a^2), and at a fold, a + mu - (a - 1)^2, there is a branch for positive mu."""
