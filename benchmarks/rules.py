@@ -1,13 +1,13 @@
 """Error of one map against the local problems that it solves, for every rule and order, at points of all kinds.
 
-    python benchmarks/rules.py [--only NAME ...] [--summary] [--seeds N]
+    python benchmarks/rules.py [--only NAME ...] [--rules NAME ...] [--summary] [--seeds N]
 
 The error is the largest difference of q_hat, V_hat, m_hat and theta_hat from a much finer rule, relative to the largest
-entry of each.  "points" are one scrambled net in all fields, in normals of the student's fields first.  "plain" are the
-same in normals of the teacher's fields first, which also draw the labels.  Means are averaged over the symmetries of
-the point under all rules.  The errors of points, plain points and nets are root mean squares over scramblings.  The
-reference is a rule of lines where there are lines, and else the mean of nets of `REFERENCE` points; its own error is
-printed above each table.
+entry of each, without those that vanish by symmetry.  "plain" are one scrambled net in all fields, in normals of the
+teacher's fields first, which also draw the labels.  "averaged" are the same points, with means averaged over the
+symmetries of the point, as they are under all other rules.  "points" are one scrambled net in normals of the student's
+fields first.  The errors of rules with scramblings are root mean squares over these.  The reference is a rule of lines
+where there are lines, and else the mean of nets of `REFERENCE` points; its own error is printed above each table.
 
 The last table, alone with ``--summary``, has one row for each point: how many local problems each rule needs for the
 error asked for, and ratios of these.  The number is that of a power law, for lines between two orders, for all others
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import NamedTuple
@@ -43,8 +43,9 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["CASES", "Case", "Measurement", "measured", "needed"]
 
+RULES = "plain", "averaged", "points", "lines", "nets"
 SEEDS = 16
-_MOST_POINTS, _MOST_OF_NETS = 20, 17  # exponents of two
+_MOST_POINTS, _MOST_OF_NETS = 21, 17  # exponents of two
 REFERENCE = 2**19
 _VANISHES = 1e-9  # share of the largest moment below which others are rounding
 _BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
@@ -197,9 +198,10 @@ class _Point:
         self.student, labels, self.teacher = (kernels.length * count for count in counts)
         self.dimensions = self.student + labels, self.student
 
-    def moments(self, rule: Rule) -> tuple[list[Array], int, float, float]:
-        """Of every replicate (S, ...), without those that vanish; local problems, steps of one, and milliseconds."""
-        map_ = StateEvolution(Channel(self.system, rule), self.case.alpha, self.sector)
+    def moments(self, rule: Rule, averaged: bool = True) -> tuple[list[Array], int, float, float]:
+        """Their means, averaged over the point's symmetries or not; local problems, steps of one, and milliseconds."""
+        sector = self.sector if averaged else replace(self.sector, group=self.sector.group[:1])
+        map_ = StateEvolution(Channel(self.system, rule), self.case.alpha, sector)
         x = map_.pack(self.overlaps)
         map_(x)  # finds the problem's directions and draws the nodes
         map_.adopt(None)
@@ -208,14 +210,8 @@ class _Point:
         spent = 1e3 * (time.process_time() - begin)
         assert map_.last is not None
         found = map_.last.conjugates
-        every = [np.moveaxis(x, 1, 0) for x in (found.q_hat, found.V_hat, found.m_hat, found.theta_hat)]
-        largest = max(np.abs(values.mean(axis=0)).max() for values in every)
-        return (
-            [values for values in every if np.abs(values.mean(axis=0)).max() > _VANISHES * largest],
-            self.count,
-            self.steps / self.count,
-            spent,
-        )
+        every = [x.mean(axis=1) for x in (found.q_hat, found.V_hat, found.m_hat, found.theta_hat)]
+        return every, self.count, self.steps / self.count, spent
 
     def of_lines(self, latent: int, across: tuple[int, ...], panels: int = 2, cut_off: float | None = None) -> Rule:
         """Most nodes along the first direction of the teacher's fields, in which most happens.
@@ -249,11 +245,11 @@ class _Point:
             most = self.case.across[-1]
             rules = [(self.case.finest[0], 2), (self.case.finest[1], 1)]
             more, less = (self.of_lines(n, tuple(m + extra for m in most), 4, 1e-8) for n, extra in rules)
-            right, other = ([x.mean(axis=0) for x in self.moments(rule)[0]] for rule in (more, less))
+            right, other = (self.moments(rule)[0] for rule in (more, less))
             return right, _difference(right, other)
         orders = [(16, False), (16, True), (15, False), (15, True)]
         several = [
-            [x.mean(axis=0) for x in self.moments(self.of_nets((n,) * self.teacher, REFERENCE, seed, shifted))[0]]
+            self.moments(self.of_nets((n,) * self.teacher, REFERENCE, seed, shifted))[0]
             for seed, (n, shifted) in enumerate(orders)
         ]
         right = [np.mean(x, axis=0) for x in zip(*several, strict=True)]
@@ -261,25 +257,27 @@ class _Point:
         return right, float(spread / np.sqrt(len(orders) - 1))
 
 
-def measured(case: Case, threads: int = 1, seeds: int = SEEDS) -> tuple[float, Iterator[Measurement]]:
+def measured(
+    case: Case, threads: int = 1, seeds: int = SEEDS, rules: Collection[str] = RULES
+) -> tuple[float, Iterator[Measurement]]:
     """The error of the reference, and every rule that is tried at a point."""
     point = _Point(case, threads)
     right, error = point.reference()
-    return error, _every(point, right, seeds)
+    return error, _every(point, right, seeds, rules)
 
 
-def _every(point: _Point, right: list[Array], seeds: int) -> Iterator[Measurement]:
+def _every(point: _Point, right: list[Array], seeds: int, rules: Collection[str]) -> Iterator[Measurement]:
     case = point.case
-    for rule, made in (("plain", point.of_plain), ("points", point.of_points)):
+    for rule, made in (("plain", point.of_plain), ("averaged", point.of_plain), ("points", point.of_points)):
         sizes = ((str(2**n), lambda seed, n=n, made=made: made(2**n, seed)) for n in range(10, _MOST_POINTS + 1))
-        yield from _of_sizes(rule, "", sizes, point, right, seeds)
-    for across in case.across:
+        if rule in rules:
+            yield from _of_sizes(rule, "", sizes, point, right, seeds)
+    for across in case.across if "lines" in rules else ():
         for latent in case.latent:
             found, problems, _, spent = point.moments(point.of_lines(latent, across))
-            error = _difference(right, [x.mean(axis=0) for x in found])
-            family = _text(across)
+            error, family = _difference(right, found), _text(across)
             yield Measurement("lines", f"{_text(point.orders(latent))}; {family}", family, problems, error, 0.0, spent)
-    for orders in case.of_nets if point.teacher > 1 else ():
+    for orders in case.of_nets if point.teacher > 1 and "nets" in rules else ():
         family = _text(orders)
         sizes = (
             (f"{family}; {2**n}", lambda seed, n=n, k=orders: point.of_nets(k, 2**n, seed))
@@ -303,8 +301,8 @@ def _of_sizes(
     """Rules of growing size by the root mean square over seeds, until two in a row are as accurate as asked."""
     accurate = 0
     for orders, made in sizes:
-        several = [point.moments(made(seed)) for seed in range(seeds)]
-        off = [_difference(right, [x.mean(axis=0) for x in found]) for found, *_ in several]
+        several = [point.moments(made(seed), rule != "plain") for seed in range(seeds)]
+        off = [_difference(right, found) for found, *_ in several]
         _, problems, steps, spent = several[0]
         one = Measurement(rule, orders, family, problems, float(np.sqrt(np.mean(np.square(off)))), steps, spent)
         yield one
@@ -314,9 +312,10 @@ def _of_sizes(
 
 
 def _difference(right: list[Array], others: list[Array]) -> float:
-    """The largest between moments, relative to the largest entry of each."""
-    pairs = zip(right, others, strict=True)
-    return max(float(np.abs(mine - other).max() / np.abs(mine).max()) for mine, other in pairs)
+    """The largest between moments that do not vanish, relative to the largest entry of each."""
+    sizes = [np.abs(mine).max() for mine in right]
+    every = zip(right, others, sizes, strict=True)
+    return max(float(np.abs(mine - other).max() / size) for mine, other, size in every if size > _VANISHES * max(sizes))
 
 
 def needed(found: list[Measurement], asked: float, of: Callable[[Measurement], float]) -> float:
@@ -345,13 +344,14 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Error of one map against the local problems that it solves.")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME", help="these points")
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES, metavar="NAME", help="these rules")
     parser.add_argument("--summary", action="store_true", help="one row for each point")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="scramblings (default: %(default)s)")
     options = parser.parse_args()
     rows = []
     for name in options.only:
         case = CASES[name]
-        error, every = measured(case, seeds=options.seeds)
+        error, every = measured(case, seeds=options.seeds, rules=options.rules)
         found = list(every)
         rows.append(_summary(name, case, found))
         if not options.summary:
@@ -361,8 +361,8 @@ def main() -> None:
                 cells = one.rule, one.orders, str(one.problems), f"{one.error:.1e}", f"{one.milliseconds:.2f}"
                 print(f"| {' | '.join(cells)} |", flush=True)
     print()
-    ratios = "plain/lines", "plain/nets", "in derivatives", "points/lines", "points/nets", "quicker"
-    _header("point", "error asked", "plain", "points", "lines", "nets", *ratios)
+    ratios = [f"{rule}/{other}" for rule in RULES[:3] for other in RULES[3:]]
+    _header("point", "error asked", *RULES, *ratios, "in derivatives", "quicker")
     print("\n".join(rows))
 
 
@@ -371,7 +371,7 @@ def _header(*names: str) -> None:
 
 
 def _summary(name: str, case: Case, found: list[Measurement]) -> str:
-    by_rule = {rule: [one for one in found if one.rule == rule] for rule in ("plain", "points", "lines", "nets")}
+    by_rule = {rule: [one for one in found if one.rule == rule] for rule in RULES}
     problems, derivatives, spent = (
         {rule: needed(few, case.asked, of) for rule, few in by_rule.items()}
         for of in (
@@ -381,9 +381,8 @@ def _summary(name: str, case: Case, found: list[Measurement]) -> str:
         )
     )
     cells = [f"{case.asked:.1%}", *(_number(count, 0) for count in problems.values())]
-    cells += [_ratio(problems["plain"], problems[rule]) for rule in ("lines", "nets")]
+    cells += [_ratio(problems[rule], problems[other]) for rule in RULES[:3] for other in RULES[3:]]
     cells.append(_ratio(derivatives["plain"], derivatives["nets"]))
-    cells += [_ratio(problems["points"], problems[rule]) for rule in ("lines", "nets")]
     cells.append(_ratio(spent["points"], min(spent["lines"], spent["nets"])))
     return f"| {name} | " + " | ".join(cells) + " |"
 

@@ -115,8 +115,8 @@ class Channel:
         teacher_root = matrix_root(rho)
         lift = np.ascontiguousarray(_solved(teacher_root, overlaps.theta.mT).mT)  # theta rho^-1/2
         root = matrix_root(q - lift @ lift.mT)
-        none = np.tile(np.eye(sum(lift.shape[-2:])), (*lift.shape[:-2], 1, 1))
-        return FieldLaw(root, lift, teacher_root, _turn(q, root, lift) if self.turned else none, means, noise)
+        turns = _turn(q, root, lift) if self.turned else _no_turns(lift.shape)
+        return FieldLaw(root, lift, teacher_root, turns, means, noise)
 
     def floored(self, overlaps: Overlaps, *, clean: bool = False) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""
@@ -222,6 +222,7 @@ class Channel:
         starts: Starts,
         previous: Minima | None = None,
         solved: Solution | None = None,
+        law: FieldLaw | None = None,
     ) -> ChannelPass:
         """Equation (8) at given overlaps.
 
@@ -233,17 +234,14 @@ class Channel:
             Sample complexity n/d.
         starts : Starts
             Starting points of the local minimisation; WARM needs `previous`.
-        solved : Solution, optional
-            Of all nodes, where they are solved already.
+        solved, law : Solution and FieldLaw, optional
+            Of all nodes and at these overlaps, where they are known already.
         """
-        orbit = self.representatives(overlaps)
+        orbit, columns, floored = self.representatives(overlaps), self.system.kernels.columns, self.floored(overlaps)
         chosen, index = _sources(orbit)
-        law = self.law(overlaps)
+        law = self.law(overlaps) if law is None else law
         moments, energies, slopes, minima = self._integrated(law, overlaps.V, chosen, starts, previous, solved)
-        moments = moments[:, index] * _parities(
-            orbit, self.signs, self.system.kernels.columns, self.system.kernels.teacher_rank
-        )
-        columns, floored = self.system.kernels.columns, self.floored(overlaps)
+        moments = moments[:, index] * _parities(orbit, self.signs, columns, self.system.kernels.teacher_rank)
         means = self.site_means(moments)
         edges = 0, 1, 1 + columns, 1 + 2 * columns, means.shape[-1]
         g, g_g, g_xi, g_k = (means[..., i:j] for i, j in pairwise(edges))
@@ -394,10 +392,8 @@ class Channel:
         ``prox(-omega, k) = -prox(omega, k)`` and ``prox(omega, -k) = prox(omega, k)``. With m = 0 a joint reflection
         maps a node on its mirror image, with theta = 0 a reflection of zeta does.
         """
-        if self.labelled:
-            return ((0, 1), (1, 1))
-        if not self.rule.symmetric or not self.system.sample_law.is_even:
-            return tuple((sign, 1) for sign in range(len(self.rule.signs)))
+        if self.labelled or not self.rule.symmetric or not self.system.sample_law.is_even:
+            return tuple((variant, 1) for variant in range(len(self.signs)))
         centred, uncorrelated = not overlaps.m.any(), not overlaps.theta.any()
         if centred and uncorrelated:
             return ((0, 1), (0, 1), (0, -1), (0, -1))
@@ -427,6 +423,12 @@ def _turn(q: Array, root: Array, lift: Array) -> Array:
     teacher = np.concatenate([correlation.mT, spread], axis=-1)
     student = np.concatenate([whole, 0 * lift], axis=-1) - lift @ teacher
     return np.concatenate([_solved(root, student), teacher], axis=-2)
+
+
+@cache
+def _no_turns(shape: tuple[int, ...]) -> Array:
+    """The identity of all fields at every site, for normals that are not turned; of the shape (..., r, t) of lifts."""
+    return np.tile(np.eye(sum(shape[-2:])), (*shape[:-2], 1, 1))
 
 
 def _with_label(draws: Draws, law: FieldLaw, means: Array, label: float) -> Draws:

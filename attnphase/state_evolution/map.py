@@ -14,7 +14,7 @@ from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Solution
+from attnphase.kernels.local.values import FieldLaw, Solution
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.line_rules import rule_at
@@ -128,16 +128,17 @@ class StateEvolution:
         if thorough and not orders.thorough:
             rule = replace(self.channel.rule, lines=replace(orders, thorough=True))
             self.channel = replace(self.channel, rule=rule)
-        self.channel, solved = self._at_lines(overlaps, self.sector.group)
-        result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved)
+        law = self.channel.law(overlaps)
+        self.channel, solved = self._at_lines(overlaps, law, self.sector.group)
+        result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved, law=law)
         self.bottomless = result.minima.bottomless
         return self._image_of(x, result)
 
     def _at_lines(
-        self, overlaps: Overlaps, group: Sequence[Element], *, jumps: bool = False
+        self, overlaps: Overlaps, law: FieldLaw, group: Sequence[Element], *, jumps: bool = False
     ) -> tuple[Channel, Solution]:
         """The channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
-        law, count = self.channel.law(overlaps), len(self.channel.configurations)
+        count = len(self.channel.configurations)
         directions = [directions_of(self.system, configuration) for configuration in range(count)]
         rule, solved = rule_at(self.system, self.channel.rule, law, overlaps.V, directions, group, jumps=jumps)
         return replace(self.channel, rule=rule), solved
@@ -150,7 +151,8 @@ class StateEvolution:
             return channel, channel.evaluate(self.alpha, self.unpack(x), Starts.COLD).minima
         if self.channel.rule.lines is None:
             return self.channel, self.minima
-        channel, solved = self._at_lines(self.unpack(x), self.sector.group[:1], jumps=True)
+        overlaps = self.unpack(x)
+        channel, solved = self._at_lines(overlaps, self.channel.law(overlaps), self.sector.group[:1], jumps=True)
         return channel, Minima(solved.minima, solved.energies, solved.flags)
 
     def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
