@@ -147,10 +147,11 @@ def _point(
 def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps], asked: _Asked) -> BranchPoint | None:
     """The point of lowest training loss among those of several starts: converged, on a branch, stable, in this order.
 
-    Few nodes tell them apart; each start has the maps of the settings. A point is stable if no eigenvalue of the map's
-    Jacobian exceeds one.
+    Few nodes tell them apart, without metrics; each start has the maps of the settings. A point is stable if no
+    eigenvalue of the map's Jacobian exceeds one.
     """
     settings, deadline = asked.settings, asked.deadline
+    bare = replace(system, problem=replace(system.problem, metrics={}))
     few = min(settings.max_nodes, system.refinement(settings.max_nodes).first().size)  # enough to tell losses apart
     quick = replace(settings, stability=False, identity=False, max_nodes=few)
     found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []
@@ -158,7 +159,7 @@ def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps]
         if found and deadline.passed:
             break
         own = _Asked(quick, within(f"start {number} of {len(starts)}", asked.callback), deadline)
-        point = _solve_point(system, alpha, branch, None, informed, own)
+        point = _solve_point(bare, alpha, branch, None, informed, own)
         assert point is not None
         gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
         unstable = bool((point.values["map_eigenvalue"] > 1).any())

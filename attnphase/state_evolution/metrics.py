@@ -30,6 +30,7 @@ with loaded_on_use(__name__):
 
 __all__ = ["metric_means", "metrics_at"]
 
+_AT_ONCE = 8192  # nodes of as many replicates
 _STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the seed alone
 
 
@@ -64,17 +65,19 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
     lift = np.linalg.solve(root, overlaps.theta.mT).mT  # theta rho^-1/2
     spread, clusters = matrix_root(overlaps.q - lift @ lift.mT), np.array([c for _, c in problem.sites], dtype=float)
     means = np.zeros((REPLICATES, 3, len(problem.metrics)))
+    together = max(_AT_ONCE // points, 1)
     for c, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
-        for s, nodes in enumerate(rule.nodes):
-            xi, zeta, z = np.split(nodes.T, [student, fields])
-            drawn, shares = law.drawn(c, zeta.T.reshape(points, length, rank))
+        for here in (slice(s, s + together) for s in range(0, REPLICATES, together)):
+            xi, zeta, z = np.split(rule.nodes[here].reshape(-1, rule.nodes.shape[-1]).T, [student, fields])
+            drawn, shares = law.drawn(c, zeta.T.reshape(-1, length, rank))
             scaled = np.ascontiguousarray(drawn.transpose(1, 2, 0))
             k = law.means[c, :, :rank, None] + root[sites] @ scaled
-            h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, points)
-            noise = deviation * z if deviation else np.zeros((length**2, points))
-            values, jumps = (shares * one for one in function(h, k, noise, clusters[sites], numbers))
-            means[s, :2] += probability * np.stack([values.mean(axis=1), np.abs(values).mean(axis=1)])
-            means[s, 2] += (probability * jumps.mean(axis=1) / (2 * points)) ** 2
+            h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, -1)
+            noise = deviation * z if deviation else np.zeros((length**2, xi.shape[1]))
+            every = (shares * one for one in function(h, k, noise, clusters[sites], numbers))
+            values, jumps = (one.reshape(len(one), -1, points) for one in every)
+            means[here, :2] += probability * np.stack([x.mean(axis=2).T for x in (values, np.abs(values))], axis=1)
+            means[here, 2] += (probability * jumps.mean(axis=2).T / (2 * points)) ** 2
     return means
 
 
