@@ -87,7 +87,8 @@ class _Search:
 
     def family(self, start: Overlaps, symmetries: Sequence[ProblemSymmetry] | None = None) -> Family:
         """The maps in the sector of a start, of all that share its symmetries or those among some, on few nodes."""
-        sector = Sector.of(start, symmetries or self.system.symmetries, self.system.units)
+        system = self.system
+        sector = Sector.of(start, symmetries or system.symmetries, system.units, system.gauge)
         rules, first = rules_of(self.setting.problem, self.settings), np.abs(sector.basis).argmax(axis=0)
         scale, alpha = (self.scale / sector.sizes)[first], self.setting.alpha
         return Family(self.setting, sector, rules, rules.first(), self.settings, scale, alpha)

@@ -164,7 +164,8 @@ class Family:
         by_x, step = found[:, :size] / self.scale, self._step
         inexact = step if self.rule.lines is not None else step**2
         order, x = order_of(self.rule), self.split(place)[0]
-        response = Response(self.scale[:, None] * by_x[:size], by_x[size:], order, point=x, inexact=inexact)
+        jacobian = self.scale[:, None] * by_x[:size]
+        response = Response(jacobian, by_x[size:], self.scale, order, point=x, inexact=inexact)
         return found[:size] - np.eye(size, size + 1), response
 
     def _differences(self, function: Callable[[Array], Array | None], place: Array) -> Array | None:
@@ -211,7 +212,7 @@ def family_of(
     A place has the logarithm of a field that is positive all along, and else the field in units of half the range.
     """
     system, informed = system_of(setting.problem, settings), informed_at(setting, branch, start, settings)
-    sector = Sector.of(informed, _symmetries(setting, between, settings), system.units)
+    sector = Sector.of(informed, _symmetries(setting, between, settings), system.units, system.gauge)
     # at an end of the range the fields may have fewer dimensions: those without noise of the labels
     rules = rules_of(setting.inside(between).problem, settings)
     x = sector.pack(start)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.solvers.differences import finite_difference_jacobian
+from attnphase.solvers.differences import finite_difference_jacobian, response_to
 from attnphase.solvers.iteration import Anderson, Newton, Status, iterate
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_within
@@ -90,7 +90,8 @@ def growth_with_error(
         growth, image = growth_of(map_, point), map_(point)
         return None if growth is None or image is None else np.append(_held(image, odd, point)[free], growth.mean())
 
-    joint = finite_difference_jacobian(both, x[free], map_.scales(x)[free])
+    scales = map_.scales(x)[free]
+    joint = finite_difference_jacobian(both, x[free], scales)
     here = both(x[free])
     assert here is not None
     along = x[odd] / (np.linalg.norm(x[odd]) or 1.0)
@@ -98,7 +99,7 @@ def growth_with_error(
     rows[:, odd] -= np.outer(rows[:, odd] @ along, along)
     # first what is left of the way to where the others settle
     changes = np.vstack([here[:-1] - x[free], rows[:, free]])
-    left, *by_rows = np.linalg.lstsq(np.eye(len(free)) - joint[:-1], changes.T, rcond=1e-12)[0].T @ joint[-1]
+    left, *by_rows = response_to(changes, joint[:-1], scales) @ joint[-1]
     return float(own.mean() + left), float(np.linalg.norm(direct + by_rows))
 
 

@@ -116,7 +116,7 @@ class Automatic(Sobol):
         raise ProblemError(
             _NODES,
             'integration.nodes does not go with integration.rule = "auto", which chooses them:'
-            ' set integration.rule to "gauss-hermite" or "sobol", or remove it.',
+            ' choose another rule than "auto", or remove it.',
         )
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
@@ -190,7 +190,7 @@ class Lines(_LatentFirst):
             raise ProblemError(
                 _NODES,
                 f"integration.nodes must be from 4 to {_MOST_PER_DIMENSION} nodes for each of the teacher's fields for"
-                f' integration.rule = "lines", but it is {nodes}.',
+                f' integration.rule = "lines" (or "split"), but it is {nodes}.',
             )
 
     def _of(self, orders: LineOrders) -> Rule:
@@ -307,7 +307,19 @@ class Nets(_LatentFirst):
         return nets(*self.dimensions, orders)
 
     def first(self) -> Rule:
-        """See `Refinement`."""
+        """See `Refinement`.
+
+        Raises
+        ------
+        ProblemError
+            Naming ``integration.rule``: there would be too many nets.
+        """
+        if prod(self._latent) > MAX_TENSOR_NODES:
+            raise ProblemError(
+                "integration.rule",
+                f'integration.rule = "nets" would take more than {MAX_TENSOR_NODES} nets for {len(self._latent)} fields'
+                ' of the teacher: choose "auto" or "sobol", or fewer integration.nodes.',
+            )
         return self._of(NetOrders(self._latent, min(_FIRST_OF_NETS, self.max_nodes), (self.asked.seed, 0)))
 
     def of_derivatives(self, rule: Rule) -> Rule:

@@ -53,7 +53,7 @@ class Integration:
         Strict(),
         AfterValidator(lambda rule: _ALIASES.get(rule, rule)),
         one_of(RULES),
-        Field(description=alternatives(RULES)),
+        Field(description=alternatives((*RULES, *_ALIASES))),
     ] = "auto"
     standard_error: Annotated[
         float,

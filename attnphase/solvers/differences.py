@@ -8,7 +8,9 @@ import numpy as np
 
 from attnphase.arrays import Array
 
-__all__ = ["STEP", "Map", "finite_difference_jacobian"]
+__all__ = ["STEP", "Map", "finite_difference_jacobian", "response_to"]
+
+_SINGULAR = 1e-12  # share of the largest singular value below which a direction has no response
 
 STEP = 1e-2
 """Of differences of a map that may jump, relative to the size of what changes."""
@@ -58,3 +60,13 @@ def finite_difference_jacobian(
         else:
             raise ArithmeticError(f"no finite difference of parameter {i} stays inside the domain")
     return np.stack(columns, axis=1)
+
+
+def response_to(changes: Array, jacobian: Array, scale: Array) -> Array:
+    """``(I - J)^-1 dF``, by how much the fixed point moves when a map changes; rows are changes (N, P).
+
+    Every coordinate counts in its scale (P,): in other units I - J may look singular.
+    """
+    system = np.eye(len(scale)) - jacobian * scale / scale[:, None]
+    moved: Array = scale * np.linalg.lstsq(system, (changes / scale).T, rcond=_SINGULAR)[0].T
+    return moved

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
-from attnphase.solvers.differences import STEP, finite_difference_jacobian
+from attnphase.solvers.differences import STEP, finite_difference_jacobian, response_to
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
@@ -51,6 +51,8 @@ class Response:
         Of the map.
     measured : (E, D) array
         Of every measured quantity.
+    scales : (D,) array
+        Sizes of the coordinates.
     order : float
         Points per replicate of the rule they were taken under; infinite for a deterministic one, in which is no chance.
     noise : (n, D, D) array
@@ -64,6 +66,7 @@ class Response:
 
     jacobian: Array
     measured: Array
+    scales: Array
     order: float
     noise: Array = field(default_factory=lambda: np.zeros((0, 1, 1)))
     point: Array | None = None
@@ -76,7 +79,7 @@ class Response:
         measured = map_.measure(x, pooled=True)
         map_.lift = lift
         count = 0 if measured is None else flatten(measured).shape[1]
-        return cls(np.full((len(x), len(x)), np.nan), np.full((count, len(x)), np.nan), np.inf)
+        return cls(np.full((len(x), len(x)), np.nan), np.full((count, len(x)), np.nan), np.ones(len(x)), np.inf)
 
     @property
     def known(self) -> bool:
@@ -105,19 +108,21 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
     sampled, centre = rule.randomised and not map_.system.problem.loss.form.has_kink, None
-    step = SAMPLED_STEP if sampled else STEP
+    step, scales = SAMPLED_STEP if sampled else STEP, map_.scales(x)
     if rule.lines is not None:
         step, centre = SMOOTH_STEP, all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
-    joint = finite_difference_jacobian(all_at, x, map_.scales(x), step, centre)
+    joint = finite_difference_jacobian(all_at, x, scales, step, centre)
     inexact = step if rule.lines is not None else step**2
     if not rule.randomised:
         if rule.lines is None:
-            # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N
-            inexact += float(np.sqrt(beside.second_minimum_share(np.inf).mean() / (step * rule.size)))
-        return Response(joint[: len(x)], joint[len(x) :], order_of(rule), point=x, inexact=inexact)
+            # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N; a node
+            # that has jumped may have lost the one that it left
+            share = max(float(one.second_minimum_share(np.inf).mean()) for one in (beside, map_))
+            inexact += float(np.sqrt(share / (step * beside.channel.rule.size)))
+        return Response(joint[: len(x)], joint[len(x) :], scales, order_of(rule), point=x, inexact=inexact)
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
     noise = rows_of(alone.reshape(rule.replicates, len(x), len(x)))
-    return Response(joint[: len(x)], measured, order_of(rule), noise, x, inexact)
+    return Response(joint[: len(x)], measured, scales, order_of(rule), noise, x, inexact)
 
 
 def order_of(rule: Rule) -> float:
@@ -130,11 +135,10 @@ def propagate(image_change: Array, measured_change: Array, response: Response) -
 
     ``dx = (I - J)^-1 dF`` and ``dE = dE|_x + (dE/dx) dx``; rows are replicates.
     """
-    system = np.eye(len(response.jacobian)) - response.jacobian
-    if not (np.isfinite(system).all() and np.isfinite(image_change).all()):
+    if not (response.known and np.isfinite(image_change).all()):
         # far from any fixed point the differences may overflow: errors are then unknown
         return np.full(image_change.shape, np.nan), np.full(measured_change.shape, np.nan)
-    dx = np.linalg.lstsq(system, image_change.T, rcond=1e-12)[0].T
+    dx = response_to(image_change, response.jacobian, response.scales)
     return dx, measured_change + dx @ response.measured.T
 
 

@@ -50,14 +50,22 @@ class Gauge:
         none = np.zeros((0, *self.turns.shape[1:]))
         return Gauge(self.turns if rotates else none, self.stretches if quadratic else none)
 
+    def left_by(self, reflections: Sequence[Array]) -> Gauge:
+        """The turns that a group of changes of columns leaves free: their means over it."""
+        means = np.mean([A @ self.turns @ A.T for A in reflections], axis=0).reshape(len(self.turns), -1)
+        _, sizes, rows = np.linalg.svd(means, full_matrices=False)
+        return Gauge(rows[sizes > _VANISHES].reshape(-1, *self.turns.shape[1:]), self.stretches[:0])
+
     def turned(self, overlaps: Overlaps, target: Overlaps, reflections: Sequence[Array] = ()) -> Overlaps:
         """Overlaps turned, and perhaps reflected, so that m and theta are as near to those of others as they can be."""
-        if not len(self.turns):
-            return overlaps
+        return overlaps.changed(self.turn(overlaps, target, reflections)) if len(self.turns) else overlaps
+
+    def turn(self, overlaps: Overlaps, target: Overlaps, reflections: Sequence[Array] = ()) -> Array:
+        """The matrix (r, r) that `turned` changes columns by."""
         mixed = np.einsum("lij,lkj->ik", overlaps.m, target.m) + np.einsum("lij,lkj->ik", overlaps.theta, target.theta)
         ways = [self._nearest(A @ mixed) @ A for A in (np.eye(len(mixed)), *reflections)]
         # rounded, so that of ways that fit alike the first is taken
-        return overlaps.changed(max(ways, key=lambda way: round(float(np.trace(way @ mixed) / _size(mixed)), 9)))
+        return max(ways, key=lambda way: round(float(np.trace(way @ mixed) / _size(mixed)), 9))
 
     def _nearest(self, mixed: Array) -> Array:
         """The turn A of the largest ``Tr A C``, which has no other local maximum, by Newton's method."""

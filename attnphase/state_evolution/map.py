@@ -237,7 +237,8 @@ class StateEvolution:
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""
-        return self.prior.overlaps(self._balanced(conjugates), lift=lift or self.lift)
+        image = self.prior.overlaps(self._balanced(conjugates), lift=lift or self.lift)
+        return None if image is None else self.sector.turned(image)
 
     def _balanced(self, conjugates: Conjugates) -> Conjugates:
         """Conjugates whose images have the least norm that the loss's gauge leaves them, see `gauge`."""
@@ -250,10 +251,15 @@ class StateEvolution:
         """
         assert self.last is not None
         rests = self._balanced(self.last.conjugates.whole_and_without())
-        found = self.prior.of_replicates(rests, lift=True)
+        found = self._images_of(rests, lift=True)
         if found is None:
             return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
         return _pseudo_values(self.sector.pack_all(found))
+
+    def _images_of(self, hats: Conjugates, *, lift: bool) -> Overlaps | None:
+        """Of balanced conjugates, each by itself."""
+        images = self.prior.of_replicates(hats, lift=lift)
+        return None if images is None else self.sector.turned(images)
 
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
@@ -297,7 +303,7 @@ class StateEvolution:
         """Everything measured at a point by conjugates and means per replicate, whatever these are."""
         envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
         hats = self._balanced(hats)
-        images = self.prior.of_replicates(hats, lift=lift)
+        images = self._images_of(hats, lift=lift)
         if images is None:
             return None
         observables = self.prior.maps.observables(

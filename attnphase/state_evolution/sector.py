@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.problem.units import Units
+from attnphase.state_evolution.gauge import Gauge
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
@@ -39,6 +40,10 @@ class Sector:
         In which coordinates are given; None for ones.
     trained : int
         Number of the loss's trained parameters, which no symmetry changes.
+    free : Gauge or None
+        Turns of the student's columns that leave the loss unchanged, and that no symmetry of the start forbids.
+    start : Overlaps or None
+        As which points are turned where there are such.
     """
 
     basis: Array
@@ -48,14 +53,22 @@ class Sector:
     teacher_rank: int
     units: Units | None = None
     trained: int = 0
+    free: Gauge | None = None
+    start: Overlaps | None = None
 
     @classmethod
-    def of(cls, start: Overlaps, symmetries: Sequence[ProblemSymmetry], units: Units | None = None) -> Sector:
+    def of(
+        cls,
+        start: Overlaps,
+        symmetries: Sequence[ProblemSymmetry],
+        units: Units | None = None,
+        gauge: Gauge | None = None,
+    ) -> Sector:
         """The sector of a starting point.
 
         Those of the problem's symmetries that leave the start unchanged define the sector. A semantic start has m = 0
-        this way, a positional one theta = 0, and an uninformed one q proportional to the identity; and no direction is
-        left along which W -> W O could drift.
+        this way, a positional one theta = 0, and an uninformed one q proportional to the identity. Where these leave
+        W -> W O open all points are turned as the start is, so that none can drift.
 
         Parameters
         ----------
@@ -64,13 +77,29 @@ class Sector:
             Those of the problem, see `System.symmetries`, the identity among them.
         units : Units, optional
             The problem's, in which coordinates are of order one.
+        gauge : Gauge, optional
+            The problem's.
         """
         (length, columns, rank), trained = start.theta.shape, len(start.trained)
         kept = _unchanged(start, symmetries, _packed(units, length, columns, rank, trained))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
         basis = _basis_of(key, length, columns, rank, trained)
-        return cls(basis, group, length, columns, rank, units, trained)
+        free = None if gauge is None or not len(gauge.turns) else gauge.left_by([A for _, A, _ in group])
+        if free is None or not len(free.turns):
+            return cls(basis, group, length, columns, rank, units, trained)
+        # theta counts in the unit of m
+        target = start if units is None else replace(start, theta=start.theta / units.tokens**2)
+        return cls(basis, group, length, columns, rank, units, trained, free, target)
+
+    def turned(self, images: Overlaps) -> Overlaps:
+        """Overlaps (..., P, ...), each turned to lie as the start does where symmetries leave that open."""
+        if self.free is None or self.start is None:
+            return images
+        several = images.theta.shape[:-3]
+        m, theta = (x.reshape(-1, *x.shape[-3:]) for x in (images.m, images.theta))
+        turns = [self.free.turn(replace(images, m=m[s], theta=theta[s]), self.start) for s in range(len(theta))]
+        return images.changed(np.reshape(turns, (*several, 1, self.columns, self.columns)))
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""

@@ -154,7 +154,7 @@ class System:
 
     def sector_of(self, start: Overlaps) -> Sector:
         """The order parameters that share a starting point's symmetries, in the problem's units."""
-        return Sector.of(start, self.symmetries, self.units)
+        return Sector.of(start, self.symmetries, self.units, self.gauge)
 
     @property
     def has_even_loss(self) -> bool:

@@ -163,7 +163,7 @@ def test_the_envelope_moves_by_the_conjugates(branch):
     measured = map_.measure(x, pooled=True)
     assert measured is not None
     size, width = len(x), flatten(measured).shape[1]
-    none = Response(np.zeros((size, size)), np.zeros((width, size)), np.inf)
+    none = Response(np.zeros((size, size)), np.zeros((width, size)), np.ones(size), np.inf)
     for share in np.random.default_rng(12).normal(size=(4, size)):
         step = 1e-4 * x * share
         envelopes = []

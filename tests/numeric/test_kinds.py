@@ -51,7 +51,7 @@ def test_keys_of_kinds_are_keys_of_their_section(section):
 
 def test_names_of_rules():
     assert [rule.name for rule in RULES.values()] == [*RULES]
-    with pytest.raises(ProblemError, match='"auto", "gauss-hermite", "sobol", "lines", "nets" or "published"'):
+    with pytest.raises(ProblemError, match='"auto", "gauss-hermite", "sobol", "lines", "nets", "published" or "split"'):
         Integration(rule="simpson")
     assert Integration(rule="split") == Integration(rule="lines")
 

@@ -42,6 +42,13 @@ def test_too_many_lines_are_refused_before_they_are_laid():
         RULES["lines"](problem.integration, (12, 6), True, 2**18).first()
 
 
+def test_too_many_nets_are_refused_before_they_are_laid():
+    """A table of 8 nodes in each of ten directions would take eight gigabytes."""
+    problem = Problem.from_dict({"teacher": {"rank": 5}, "student": {"rank": 5}})
+    with pytest.raises(ProblemError, match="would take more than 4194304 nets for 10 fields of the teacher: choose"):
+        RULES["nets"](problem.integration, (20, 10), False, 2**20).first()
+
+
 def test_where_not_all_directions_can_be_finer_that_of_the_largest_error_is():
     """All of these would be too many nodes; a smaller error asked for must not lead to a larger one."""
     rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 3750)

@@ -24,6 +24,7 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
+from attnphase.solvers.differences import response_to
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.errors import Response, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
@@ -163,7 +164,7 @@ class LinearMap:
 def response() -> Response:
     measured = np.zeros((6, 2))
     measured[4] = LinearMap.slope
-    return Response(LinearMap.jacobian, measured, 256)
+    return Response(LinearMap.jacobian, measured, np.ones(len(measured.T)), 256)
 
 
 def stated(map_: LinearMap, other: LinearMap | None = None) -> dict[str, Any]:
@@ -193,7 +194,7 @@ def test_replicates_displace_the_fixed_point_and_what_is_measured_at_it():
 def test_the_error_of_a_mean_is_that_of_its_replicates():
     """Without a response it is the textbook's: standard deviation over root n, with n - 1 degrees of freedom."""
     map_ = LinearMap(np.random.default_rng(4).normal(size=(5, 4)))
-    none = Response(np.zeros((2, 2)), np.zeros((6, 2)), 256)
+    none = Response(np.zeros((2, 2)), np.zeros((6, 2)), np.ones(2), 256)
     x = np.array([0.3, -0.2])
     one = cast("StateEvolution", map_)
     found = standard_errors(one, map_.measure(x), none, variations(one, x, ()))
@@ -324,3 +325,21 @@ def test_nearly_degenerate_samples_are_counted_along_lines_too():
     assert 0 < error < 3e-3
     assert abs(share - 0.0042) < 4 * np.hypot(error, 1.5e-4)
     assert share > 2 * error
+
+
+def test_responses_are_those_of_other_units():
+    """Where a token's standard deviation is 30 coordinates have sizes from 1e-3 to 1e6, and none has no response."""
+    jacobian, changes = np.array([[0.6, 0.2], [-0.3, 0.7]]), np.array([[0.02, -0.05], [0.01, 0.03]])
+    right = np.linalg.solve(np.eye(2) - jacobian, changes.T).T
+    for units in (np.array([1e-7, 3e6]), np.array([2e8, 1e-6])):
+        found = response_to(changes * units, jacobian * units[:, None] / units, units)
+        np.testing.assert_allclose(found / units, right, rtol=1e-9)
+
+
+def test_errors_of_a_formula_are_those_of_the_loss_that_it_is():
+    """At a standard deviation of 30 and a ridge of 1e-3 V has the size 2e5: its stated error was 1e-10."""
+    one_token = {"tokens": {"length": 1, "sigma": 30.0}, "regularizer": {"strength": 1e-3}}
+    losses = {"kind": "logistic"}, {"kind": "expression", "expression": "softplus(-sign(k0_0)*h0_0)"}
+    known, formula = (solve_point(Problem.from_dict({**one_token, "loss": loss}), 2.0) for loss in losses)
+    for name in ("q", "V", "theta", "training_loss", "test_error"):
+        assert formula.errors[name] == pytest.approx(known.errors[name], rel=0.05), name

@@ -148,7 +148,7 @@ def test_smooth_problems_have_a_rule_without_chance():
 
 def test_a_rule_is_contradicted_by_more_than_three_combined_errors_of_anything():
     """Of the point, of what is measured there, or of the energy; carried on to the fixed point by the derivatives."""
-    response = Response(np.array([[0.5, 0.0], [0.0, 0.9]]), np.array([[0.0, 1.0]]), np.inf)
+    response = Response(np.array([[0.5, 0.0], [0.0, 0.9]]), np.array([[0.0, 1.0]]), np.ones(2), np.inf)
     scatter = np.array([[3.0, -3.0], [-3.0, 3.0], [4.0, 4.0]]) * np.array([0.5, 0.1])  # of the fixed point, 3 3 4
     own = Variations(np.array([[0.5 * 3.0, 0.0]]), np.zeros((1, 1)), np.array([0.2]))
     size = np.sqrt(3.0**2 + 3.0**2 + 4.0**2)
@@ -246,7 +246,7 @@ def test_a_point_that_is_iterated_further_stays_converged(monkeypatch):
 
 def test_what_is_left_of_the_way_is_measured_by_errors_or_the_tolerance():
     """Ways of 0.1 and 0.2 to the fixed point, with errors of 0.05 and 0.01, and a tolerance of 0.03 and 0.07."""
-    response = Response(np.diag([0.5, 0.9]), np.zeros((1, 2)), np.inf)
+    response = Response(np.diag([0.5, 0.9]), np.zeros((1, 2)), np.ones(2), np.inf)
     moved = Variations(np.array([[0.015, 0.0], [0.02, 0.001]]), np.zeros((2, 1)), np.zeros(2))
     map_: Any = SimpleNamespace(scales=lambda x: np.array([3.0, 7.0]))
     for tolerance, expected in ((0.0, 0.2 / 0.01), (0.01, 0.2 / 0.07), (0.1, 0.1 / 0.3)):
