@@ -18,9 +18,10 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.processes.progress import Callback
 from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_entries
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.trained import conjugates_of_norms
 
 __all__ = ["equations"]
 
@@ -80,10 +81,7 @@ class _Generic:
             **(of_prior or self.prior.arguments(conjugates)),
             field_mean=lambda values: values,
             envelope=envelope[:, None, None],
-            q=at.q[:, None],
-            V=at.V[:, None],
-            m=at.m[:, None],
-            theta=at.theta[:, None],
+            **at.beside(conjugates),
             **conjugates.by_name,
         )
         total = np.zeros(len(envelope))
@@ -129,7 +127,7 @@ def equations(case: Case, callback: Callback) -> Iterator[Check]:
     callback("moments of the fields")
     means = case.means_at(generic.at)
     yield _law(case, generic, means)
-    if case.problem.loss.trained:
+    if case.problem.loss.fitted:
         callback("slopes of trained parameters")
         yield _trained(case, generic)
     callback("energies at the proximal points")
@@ -146,14 +144,17 @@ def _in_conjugates(generic: _Generic) -> Check:
     c, image = generic.conjugates, generic.image
     size = abs(generic.at_image(c))
     worst = 0.0
-    for name, overlap in (("q_hat", image.V), ("V_hat", image.q), ("m_hat", image.m), ("theta_hat", image.theta)):
+    couplings = [("q_hat", image.V), ("V_hat", image.q), ("m_hat", image.m), ("theta_hat", image.theta)]
+    if c.Q_hat.size:
+        couplings.append(("Q_hat", image.trained[-len(norm_entries(c.Q_hat[0, 0])) :]))
+    for name, overlap in couplings:
         value = getattr(c, name)
         unit = np.abs(value).max()
         whole = max(unit * np.abs(overlap).max(), 1e-3 * size)  # what the two couple by
         for index in np.ndindex(value.shape):
             shift = np.zeros_like(value)
             shift[index] = _STEP * unit
-            if name in ("q_hat", "V_hat"):
+            if name in ("q_hat", "V_hat", "Q_hat"):
                 shift = (shift + shift.mT) / 2
             ends = [generic.at_image(replace(c, **{name: value + side * shift})) for side in (1, -1)]
             worst = max(worst, abs(ends[0] - ends[1]) / (2 * _STEP * whole))
@@ -186,7 +187,11 @@ class _Held:
         passed = channel.evaluate(alpha, at, Starts.COLD)
         shape = channel.nodes_at(at)[0].shape
         fields = passed.minima.fields[:, 0].reshape(shape)
-        return cls(channel, at, passed.conjugates.mean(), passed.sampled, passed.envelope, passed.slopes, fields)
+        hats, norms = passed.conjugates.mean(), channel.system.norms
+        if norms:
+            slopes = alpha * passed.slopes[:, -norms:].mean(axis=0, keepdims=True)
+            hats = replace(hats, Q_hat=conjugates_of_norms(slopes, at.q.shape[-1]))
+        return cls(channel, at, hats, passed.sampled, passed.envelope, passed.slopes, fields)
 
     def energy(self, moved: Overlaps) -> Array:
         """Mean energy of the held points at other overlaps, per replicate (S,)."""
@@ -392,8 +397,8 @@ def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
         loss_at_prox=at_prox,
         loss_at_omega=at_omega,
         length=generic.prior.kernels.length,
-        q=generic.at.q[:, None],
-        V=generic.at.V[:, None],
+        q=(sites := generic.at.beside(generic.conjugates))["q"],
+        V=sites["V"],
         **generic.conjugates.by_name,
     )
 

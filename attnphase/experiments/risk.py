@@ -49,7 +49,7 @@ class Risk:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "regularizer", self.loss.problem.rows)
-        object.__setattr__(self, "penalties", TrainedPenalties.of(self.loss.problem.loss.trained or {}))
+        object.__setattr__(self, "penalties", TrainedPenalties.of(self.loss.problem.loss))
 
     @classmethod
     def of(cls, instance: Instance) -> Risk:

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["VANISHING", "Conjugates", "Overlaps", "packed_scales", "whole_and_without", "without_each"]
+__all__ = [
+    "VANISHING",
+    "Conjugates",
+    "Overlaps",
+    "norm_entries",
+    "norm_matrix",
+    "packed_scales",
+    "whole_and_without",
+    "without_each",
+]
 
 
 VANISHING = 1e-6
@@ -32,6 +41,17 @@ def _places(size: int) -> NDArray[np.intp]:
     places = np.empty((size, size), dtype=np.intp)
     places[rows, columns] = places[columns, rows] = np.arange(len(rows))
     return places
+
+
+def norm_entries(matrix: Array) -> Array:
+    """The independent entries (..., n) of symmetric matrices (..., r, r), in the order of `norm_names`."""
+    entries: Array = matrix[..., *_triangle(matrix.shape[-1])]
+    return entries
+
+
+def norm_matrix(entries: Array, columns: int) -> Array:
+    """Inverse of `norm_entries`."""
+    return entries.take(_places(columns), axis=-1)
 
 
 _NONE = np.zeros(0)
@@ -56,7 +76,7 @@ class Overlaps:
     theta : (L, r, t) array
         ``W^T Sigma_l Q_star / d``.
     trained : (p,) array
-        The trained parameters of the loss, which belong to no site.
+        What belongs to no site: the trained parameters of the loss, and the entries of Q = W^T W / d if it takes Q.
     """
 
     q: Array
@@ -69,6 +89,16 @@ class Overlaps:
     def by_name(self) -> dict[str, Array]:
         """The overlaps, without trained parameters."""
         return {"q": self.q, "V": self.V, "m": self.m, "theta": self.theta}
+
+    def beside(self, conjugates: Conjugates) -> dict[str, Array]:
+        """Under the names of the derived equations, with the sites of conjugates, and an axis for replicates."""
+        found = {name: one[:, None] for name, one in self.by_name.items()}
+        if not conjugates.Q_hat.size:
+            return found
+        columns = self.q.shape[-1]
+        Q = norm_matrix(self.trained[-len(norm_entries(self.q[0])) :], columns)[None, None]
+        others = {name: Q if name == "q" else 0 * one[:1] for name, one in found.items()}
+        return {name: np.concatenate([one, others[name]]) for name, one in found.items()}
 
     def feasible(self, rho: Array) -> bool:
         """Whether q and V are positive definite and the teacher's covariance ``rho`` (L, t, t) allows theta.
@@ -215,6 +245,8 @@ class Conjugates:
     theta_hat : (L, S, r, t) array
     trained : (1, S, p) array
         Of the trained parameters, which have no conjugate: their next values, see `trained`.
+    Q_hat : (1, S, r, r) array
+        Of Q = W^T W / d, which a loss of Q adds to the ridge; without entries if the loss takes no Q.
     """
 
     q_hat: Array
@@ -222,28 +254,40 @@ class Conjugates:
     m_hat: Array
     theta_hat: Array
     trained: Array = field(default_factory=lambda: _NONE[None, None])
+    Q_hat: Array = field(default_factory=lambda: np.zeros((1, 1, 0, 0)))
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Conjugates:
         """What was measured of them, without replicates, with an axis for one."""
         q_hat, V_hat, m_hat, theta_hat = (values[name][:, None] for name in ("q_hat", "V_hat", "m_hat", "theta_hat"))
-        return cls(q_hat, V_hat, m_hat[..., None], theta_hat)
+        own = {"Q_hat": values["Q_hat"][None, None]} if "Q_hat" in values else {}
+        return cls(q_hat, V_hat, m_hat[..., None], theta_hat, **own)
 
     @property
     def by_name(self) -> dict[str, Array]:
-        """Under the names of the derived equations, which know no trained parameters."""
-        return {"q_hat": self.q_hat, "V_hat": self.V_hat, "m_hat": self.m_hat, "theta_hat": self.theta_hat}
+        """Under the names of the derived equations, which know no trained parameters.
+
+        Q is the q of one more site, of tokens of variance one without encodings and teacher.
+        """
+        found = {"q_hat": self.q_hat, "V_hat": self.V_hat, "m_hat": self.m_hat, "theta_hat": self.theta_hat}
+        if not self.Q_hat.size:
+            return found
+        Q_hat = np.broadcast_to(self.Q_hat, self.V_hat[:1].shape)
+        others = {name: Q_hat if name == "V_hat" else 0 * one[:1] for name, one in found.items()}
+        return {name: np.concatenate([one, others[name]]) for name, one in found.items()}
+
+    @property
+    def _parts(self) -> tuple[Array, ...]:
+        return self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained, self.Q_hat
 
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept; without `mean`, which takes longer than the sums of so few numbers."""
-        parts = (*self.by_name.values(), self.trained)
-        return Conjugates(*(np.add.reduce(x, axis=1, keepdims=True) / x.shape[1] for x in parts))
+        return Conjugates(*(np.add.reduce(x, axis=1, keepdims=True) / x.shape[1] for x in self._parts))
 
     def whole_and_without(self) -> Conjugates:
         """The mean, and behind it the means over all replicates but one: 1 + S replicates."""
-        return Conjugates(*(whole_and_without(x, 1) for x in (*self.by_name.values(), self.trained)))
+        return Conjugates(*(whole_and_without(x, 1) for x in self._parts))
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
-        trained = self.trained[:, s : s + 1] if self.trained.size else self.trained
-        return Conjugates(*(x[:, s : s + 1] for x in self.by_name.values()), trained=trained)
+        return Conjugates(*(x[:, s : s + 1] if x.size else x for x in self._parts))

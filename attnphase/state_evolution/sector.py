@@ -38,7 +38,7 @@ class Sector:
     units : Units or None
         In which coordinates are given; None for ones.
     trained : int
-        Number of the loss's trained parameters, which no symmetry changes.
+        Number of the loss's trained parameters, and of the entries of Q, which no symmetry changes: Q is of one column.
     """
 
     basis: Array
@@ -100,7 +100,7 @@ class Sector:
         mean = _exact_mean(side_by_side * signs if signs is not None else left @ side_by_side @ right)
         r = self.columns
         parts = mean[..., :r], mean[..., r : 2 * r], mean[..., 2 * r : 2 * r + 1], mean[..., 2 * r + 1 :]
-        return Conjugates(*parts, conjugates.trained)
+        return Conjugates(*parts, conjugates.trained, conjugates.Q_hat)
 
     @cached_property
     def _elements(self) -> tuple[NDArray[np.int64], Array, Array]:

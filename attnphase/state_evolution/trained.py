@@ -7,7 +7,6 @@ The root does not depend on that, nor does whatever is derived from the whole ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,15 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.lazy import loaded_on_use
+from attnphase.problem.loss import Loss
+from attnphase.state_evolution.overlaps import norm_matrix
 
 with loaded_on_use(__name__):
     import sympy
 
     from derivations.models import formulas, functions, model
 
-__all__ = ["TrainedPenalties", "newton_step"]
+__all__ = ["TrainedPenalties", "conjugates_of_norms", "newton_step"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class TrainedPenalties:
     functions: tuple[tuple[Any, Any, Any], ...]
 
     @classmethod
-    def of(cls, trained: Mapping[str, str]) -> TrainedPenalties:
-        """Those of a problem's ``loss.trained``."""
+    def of(cls, loss: Loss) -> TrainedPenalties:
+        """Those of a problem's ``loss.trained``, and behind them zero for every entry of Q, for which the weights pay."""
         found = []
-        for name, text in trained.items():
+        for name, text in {**(loss.trained or {}), **dict.fromkeys(loss.norms, "0")}.items():
             b = model.parameter_symbol(name)
             formula = formulas.parse_formula(text, {name: b})
             orders = formula, formula.diff(b), formula.diff(b, 2)
@@ -65,6 +66,14 @@ class TrainedPenalties:
         for j, functions in enumerate(self.functions):
             found[..., j] = functions[order](trained[..., j])
         return found
+
+
+def conjugates_of_norms(slopes: Array, columns: int) -> Array:
+    """``Q_hat = 2 alpha E[D]`` (1, S, r, r), which stands beside lambda, by slopes in the entries of Q, (S, n).
+
+    D is the matrix with ``dloss = Tr[D dQ]``: it has half of a slope off the diagonal, as the entry stands twice in Q.
+    """
+    return (norm_matrix(slopes, columns) * (1 + np.eye(columns)))[None]
 
 
 def newton_step(slopes: Array, curvature: Array) -> Array:
