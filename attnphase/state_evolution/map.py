@@ -175,7 +175,8 @@ class StateEvolution:
         conjugates = replace(conjugates, trained=found[None])
         if not self.system.norms:
             return conjugates
-        return replace(conjugates, Q_hat=conjugates_of_norms(slopes[:, count:], self.sector.columns))
+        Q_hat, bend = conjugates_of_norms(slopes[:, count:], self.sector.columns), at.curvatures[:, -1, -1].mean()
+        return replace(conjugates, Q_hat=Q_hat, at=(float(trained[-1]), float(2 * alpha * bend)))
 
     def _stiffness(self, x: Array, alpha: float, at: ChannelPass) -> Array:
         """Second derivatives of the objective in the trained parameters, at fixed weights."""
@@ -244,7 +245,7 @@ class StateEvolution:
 
     def _balanced(self, conjugates: Conjugates) -> Conjugates:
         """Conjugates whose images have the least norm that the loss's gauge leaves them, see `gauge`."""
-        return self.prior.balanced(conjugates, self.system.gauge)
+        return self.prior.balanced(self.prior.held(conjugates), self.system.gauge)
 
     def images(self) -> Array:
         """What every replicate makes of the image at the last evaluation, lifted into the domain, (S, D); NaN beyond.

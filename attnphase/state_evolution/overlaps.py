@@ -247,6 +247,10 @@ class Conjugates:
         Of the trained parameters, which have no conjugate: their next values, see `trained`.
     Q_hat : (1, S, r, r) array
         Of Q = W^T W / d, which a loss of Q adds to the ridge; without entries if the loss takes no Q.
+    norms : (1, S, n) array
+        The next values of the entries of Q, if they are not those of the images; see `Prior.held`.
+    at : pair of floats, optional
+        Q where the conjugates were found, and the derivative of Q_hat in it at fixed fields.
     """
 
     q_hat: Array
@@ -255,6 +259,8 @@ class Conjugates:
     theta_hat: Array
     trained: Array = field(default_factory=lambda: _NONE[None, None])
     Q_hat: Array = field(default_factory=lambda: np.zeros((1, 1, 0, 0)))
+    norms: Array = field(default_factory=lambda: _NONE[None, None])
+    at: tuple[float, float] | None = None
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Conjugates:
@@ -278,16 +284,16 @@ class Conjugates:
 
     @property
     def _parts(self) -> tuple[Array, ...]:
-        return self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained, self.Q_hat
+        return self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained, self.Q_hat, self.norms
 
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept; without `mean`, which takes longer than the sums of so few numbers."""
-        return Conjugates(*(np.add.reduce(x, axis=1, keepdims=True) / x.shape[1] for x in self._parts))
+        return Conjugates(*(np.add.reduce(x, axis=1, keepdims=True) / x.shape[1] for x in self._parts), at=self.at)
 
     def whole_and_without(self) -> Conjugates:
         """The mean, and behind it the means over all replicates but one: 1 + S replicates."""
-        return Conjugates(*(whole_and_without(x, 1) for x in self._parts))
+        return Conjugates(*(whole_and_without(x, 1) for x in self._parts), at=self.at)
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
-        return Conjugates(*(x[:, s : s + 1] if x.size else x for x in self._parts))
+        return Conjugates(*(x[:, s : s + 1] if x.size else x for x in self._parts), at=self.at)

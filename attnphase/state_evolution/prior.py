@@ -142,7 +142,7 @@ class Prior:
         q, V, m, theta = self.maps.overlaps_from_conjugates(**self.atoms(conjugates), **conjugates.by_name)
         trained = conjugates.trained[0]
         if conjugates.Q_hat.size:
-            norms = norm_entries(symmetric(q[-1]))
+            norms = conjugates.norms[0] if conjugates.norms.size else norm_entries(symmetric(q[-1]))
             trained = np.concatenate([np.broadcast_to(trained, (len(norms), trained.shape[1])), norms], axis=-1)
             q, V, m, theta = q[:-1], V[:-1], m[:-1], theta[:-1]
         V = symmetric(V)
@@ -154,6 +154,35 @@ class Prior:
     def norms(self, conjugates: Conjugates) -> Array:
         """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""
         return _mean(self.spectrum.weights, self._squares(conjugates, self.resolvent(conjugates)))
+
+    def held(self, conjugates: Conjugates) -> Conjugates:
+        """Conjugates whose image has the norm Q where they were found, and the next Q, for one column.
+
+        The ridge ``lambda + Q_hat`` becomes the multiplier mu of ``W^T W / d = Q``, which always exists. The objective
+        at given Q has the derivative ``(lambda + Q_hat - mu)/2`` in Q, and Newton's step leads on, with the derivatives
+        of Q_hat and mu at fixed fields. It is a step of Q upwards and of ``Q^(-1/2)`` downwards, which stays positive
+        and is linear in mu on one atom. Without this, Q_hat at small weights lets them grow without bound.
+        """
+        if conjugates.at is None:
+            return conjugates
+        (Q, bend), weights = conjugates.at, self.spectrum.weights[:, None]
+        curvature, squares = (x[..., 0, 0] for x in (self._over_sites(conjugates.V_hat), self._source_squares(conjugates)))
+        if not (Q > 0 and np.isfinite(curvature).all() and np.isfinite(squares).all() and (squares > 0).any(axis=0).all()):
+            return conjugates
+        # norms^(-1/2) is concave in mu, so that steps from below the root stay below it
+        ridge = (np.sqrt(weights * np.maximum(squares, 0.0) / Q) - curvature).max(axis=0)
+        for _ in range(ROUNDS):
+            norms, slopes = (
+                (weights * squares / (ridge + curvature) ** power).sum(axis=0) * factor
+                for power, factor in ((2, 1.0), (3, -2.0))
+            )
+            if (np.abs(norms - Q) <= ROUNDING * Q).all():
+                break
+            ridge = ridge + 2 * norms / slopes * (1 - np.sqrt(norms / Q))
+        target = self.strength + conjugates.Q_hat[0, :, 0, 0]
+        change = (ridge - target) / np.abs(bend - 1 / slopes)
+        moved = np.where(change > 0, Q + change, Q / (1 - np.minimum(change, 0.0) / (2 * Q)) ** 2)
+        return replace(conjugates, Q_hat=(ridge - self.strength)[None, :, None, None], norms=moved[None, :, None])
 
     def balanced(self, conjugates: Conjugates, gauge: Gauge) -> Conjugates:
         """Conjugates whose image has norms that are stationary along the stretches of the ridge's gauge.
@@ -196,10 +225,14 @@ class Prior:
 
     def _squares(self, conjugates: Conjugates, resolvent: Array) -> Array:
         """``E w w^T`` of the ridge on every atom, (A, S, r, r)."""
-        linear = self._linear(conjugates)
-        sources = self._over_sites(conjugates.q_hat) + linear @ self.spectrum.second_moments[:, None] @ linear.mT
-        squares: Array = resolvent @ sources @ resolvent
+        squares: Array = resolvent @ self._source_squares(conjugates) @ resolvent
         return symmetric(squares)
+
+    def _source_squares(self, conjugates: Conjugates) -> Array:
+        """Second moments of the sources b on every atom, (A, S, r, r)."""
+        linear: Any = self._linear(conjugates)
+        found: Array = self._over_sites(conjugates.q_hat) + linear @ self.spectrum.second_moments[:, None] @ linear.mT
+        return found
 
     def _linear(self, conjugates: Conjugates) -> Array:
         """The part of the source b that is linear in (tau, pi), (A, S, r, P + t)."""
