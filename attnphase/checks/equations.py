@@ -18,10 +18,10 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.processes.progress import Callback
 from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.norms import conjugates_of_norms
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_entries
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.starts import initial_overlaps
-from attnphase.state_evolution.trained import conjugates_of_norms
 
 __all__ = ["equations"]
 

@@ -21,8 +21,9 @@ from attnphase.experiments.trained import best_trained, of_samples
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.processes.threads import each
 from attnphase.rows.regularizer import RowRegularizer
+from attnphase.state_evolution.norms import conjugates_of_norms
 from attnphase.state_evolution.overlaps import norm_entries
-from attnphase.state_evolution.trained import TrainedPenalties, conjugates_of_norms
+from attnphase.state_evolution.trained import TrainedPenalties
 
 __all__ = ["Risk"]
 

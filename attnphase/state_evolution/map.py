@@ -19,11 +19,12 @@ from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.line_rules import rule_at
 from attnphase.state_evolution.nets import rule_of_nets
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
+from attnphase.state_evolution.norms import conjugates_of_norms, held
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_matrix, whole_and_without
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Element, Sector
 from attnphase.state_evolution.system import System
-from attnphase.state_evolution.trained import conjugates_of_norms, newton_step
+from attnphase.state_evolution.trained import newton_step
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 
@@ -175,8 +176,9 @@ class StateEvolution:
         conjugates = replace(conjugates, trained=found[None])
         if not self.system.norms:
             return conjugates
-        Q_hat, bend = conjugates_of_norms(slopes[:, count:], self.sector.columns), at.curvatures[:, -1, -1].mean()
-        return replace(conjugates, Q_hat=Q_hat, at=(float(trained[-1]), float(2 * alpha * bend)))
+        Q_hat = conjugates_of_norms(slopes[:, count:], self.sector.columns)
+        Q, bend = norm_matrix(trained[count:], self.sector.columns), alpha * at.curvatures.mean(axis=0)[count:, count:]
+        return replace(conjugates, Q_hat=Q_hat, at=(Q, bend))
 
     def _stiffness(self, x: Array, alpha: float, at: ChannelPass) -> Array:
         """Second derivatives of the objective in the trained parameters, at fixed weights."""
@@ -245,7 +247,7 @@ class StateEvolution:
 
     def _balanced(self, conjugates: Conjugates) -> Conjugates:
         """Conjugates whose images have the least norm that the loss's gauge leaves them, see `gauge`."""
-        return self.prior.balanced(self.prior.held(conjugates), self.system.gauge)
+        return self.prior.balanced(held(self.prior, conjugates), self.system.gauge)
 
     def images(self) -> Array:
         """What every replicate makes of the image at the last evaluation, lifted into the domain, (S, D); NaN beyond.

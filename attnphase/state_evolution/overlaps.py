@@ -248,9 +248,9 @@ class Conjugates:
     Q_hat : (1, S, r, r) array
         Of Q = W^T W / d, which a loss of Q adds to the ridge; without entries if the loss takes no Q.
     norms : (1, S, n) array
-        The next values of the entries of Q, if they are not those of the images; see `Prior.held`.
-    at : pair of floats, optional
-        Q where the conjugates were found, and the derivative of Q_hat in it at fixed fields.
+        The next values of the entries of Q, if they are not those of the images; see `norms.held`.
+    at : pair of (r, r) and (n, n) arrays, optional
+        Q where the conjugates were found, and second derivatives of ``alpha E[loss]`` in its entries there.
     """
 
     q_hat: Array
@@ -260,7 +260,7 @@ class Conjugates:
     trained: Array = field(default_factory=lambda: _NONE[None, None])
     Q_hat: Array = field(default_factory=lambda: np.zeros((1, 1, 0, 0)))
     norms: Array = field(default_factory=lambda: _NONE[None, None])
-    at: tuple[float, float] | None = None
+    at: tuple[Array, Array] | None = None
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Conjugates:

@@ -105,7 +105,7 @@ class Prior:
             Outside the domain, add to V_hat what brings the smallest curvature to a tenth of lambda. Not the map any
             more, but it leads poor starts, where the loss is concave, towards larger overlaps and so into the domain.
         """
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         if not np.isfinite(curvature).all():
             return None
         lowest = self._margin(curvature)
@@ -134,7 +134,7 @@ class Prior:
 
     def has_image(self, conjugates: Conjugates) -> bool:
         """Whether the rows' problems have minima on all atoms."""
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         return bool(np.isfinite(curvature).all() and self._margin(curvature) > 0)
 
     def _images(self, conjugates: Conjugates) -> Overlaps:
@@ -155,42 +155,13 @@ class Prior:
         """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""
         return _mean(self.spectrum.weights, self._squares(conjugates, self.resolvent(conjugates)))
 
-    def held(self, conjugates: Conjugates) -> Conjugates:
-        """Conjugates whose image has the norm Q where they were found, and the next Q, for one column.
-
-        The ridge ``lambda + Q_hat`` becomes the multiplier mu of ``W^T W / d = Q``, which always exists. The objective
-        at given Q has the derivative ``(lambda + Q_hat - mu)/2`` in Q, and Newton's step leads on, with the derivatives
-        of Q_hat and mu at fixed fields. It is a step of Q upwards and of ``Q^(-1/2)`` downwards, which stays positive
-        and is linear in mu on one atom. Without this, Q_hat at small weights lets them grow without bound.
-        """
-        if conjugates.at is None:
-            return conjugates
-        (Q, bend), weights = conjugates.at, self.spectrum.weights[:, None]
-        curvature, squares = (x[..., 0, 0] for x in (self._over_sites(conjugates.V_hat), self._source_squares(conjugates)))
-        if not (Q > 0 and np.isfinite(curvature).all() and np.isfinite(squares).all() and (squares > 0).any(axis=0).all()):
-            return conjugates
-        # norms^(-1/2) is concave in mu, so that steps from below the root stay below it
-        ridge = (np.sqrt(weights * np.maximum(squares, 0.0) / Q) - curvature).max(axis=0)
-        for _ in range(ROUNDS):
-            norms, slopes = (
-                (weights * squares / (ridge + curvature) ** power).sum(axis=0) * factor
-                for power, factor in ((2, 1.0), (3, -2.0))
-            )
-            if (np.abs(norms - Q) <= ROUNDING * Q).all():
-                break
-            ridge = ridge + 2 * norms / slopes * (1 - np.sqrt(norms / Q))
-        target = self.strength + conjugates.Q_hat[0, :, 0, 0]
-        change = (ridge - target) / np.abs(bend - 1 / slopes)
-        moved = np.where(change > 0, Q + change, Q / (1 - np.minimum(change, 0.0) / (2 * Q)) ** 2)
-        return replace(conjugates, Q_hat=(ridge - self.strength)[None, :, None, None], norms=moved[None, :, None])
-
     def balanced(self, conjugates: Conjugates, gauge: Gauge) -> Conjugates:
         """Conjugates whose image has norms that are stationary along the stretches of the ridge's gauge.
 
         Multipliers of the stretches are added to V_hat, by Newton's method. The norms fall with their multipliers, so
         that there is one solution; at a fixed point of the exact map it is zero. Conjugates without an image stay.
         """
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         if not len(gauge.stretches) or not np.isfinite(curvature).all() or self._margin(curvature) <= 0:
             return conjugates
         weights, stretches = self.spectrum.weights, gauge.stretches
@@ -217,7 +188,7 @@ class Prior:
 
     def resolvent(self, conjugates: Conjugates) -> Array:
         """``R`` of the ridge on every atom, (A, S, r, r)."""
-        return self._resolvent(self._curvature(conjugates))
+        return self._resolvent(self.curvature(conjugates))
 
     def _resolvent(self, curvature: Array) -> Array:
         found: Array = np.linalg.inv(curvature + self.strength * np.eye(curvature.shape[-1])).astype(float, copy=False)
@@ -225,10 +196,10 @@ class Prior:
 
     def _squares(self, conjugates: Conjugates, resolvent: Array) -> Array:
         """``E w w^T`` of the ridge on every atom, (A, S, r, r)."""
-        squares: Array = resolvent @ self._source_squares(conjugates) @ resolvent
+        squares: Array = resolvent @ self.source_squares(conjugates) @ resolvent
         return symmetric(squares)
 
-    def _source_squares(self, conjugates: Conjugates) -> Array:
+    def source_squares(self, conjugates: Conjugates) -> Array:
         """Second moments of the sources b on every atom, (A, S, r, r)."""
         linear: Any = self._linear(conjugates)
         found: Array = self._over_sites(conjugates.q_hat) + linear @ self.spectrum.second_moments[:, None] @ linear.mT
@@ -246,7 +217,7 @@ class Prior:
         """Unit of the penalty's curvature."""
         return 1.0 if self.units is None else self.units.curvature
 
-    def _curvature(self, conjugates: Conjugates) -> Array:
+    def curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s + Q_hat`` on every atom, (A, S, r, r); a mean one on `_unseen` atoms."""
         curvature = self._over_sites(conjugates.V_hat, self._stiff_gamma(conjugates))
         return curvature + conjugates.Q_hat if conjugates.Q_hat.size else curvature
@@ -365,7 +336,7 @@ class Prior:
         """The rows' effective sources on every atom and replicate."""
         spectrum, atoms = self.spectrum, self.spectrum.gamma.shape[1]
         replicates = conjugates.q_hat.shape[1]
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         # the source b is linear in (tau, pi), which is Gaussian on an atom
         linear: Any = self._linear(conjugates)
         mean = (linear @ spectrum.mean[:, None, :, None])[..., 0]

@@ -15,14 +15,13 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.loss import Loss
-from attnphase.state_evolution.overlaps import norm_matrix
 
 with loaded_on_use(__name__):
     import sympy
 
     from derivations.models import formulas, functions, model
 
-__all__ = ["TrainedPenalties", "conjugates_of_norms", "newton_step"]
+__all__ = ["TrainedPenalties", "newton_step"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,6 @@ class TrainedPenalties:
         for j, functions in enumerate(self.functions):
             found[..., j] = functions[order](trained[..., j])
         return found
-
-
-def conjugates_of_norms(slopes: Array, columns: int) -> Array:
-    """``Q_hat = 2 alpha E[D]`` (1, S, r, r), which stands beside lambda, by slopes in the entries of Q, (S, n).
-
-    D is the matrix with ``dloss = Tr[D dQ]``: it has half of a slope off the diagonal, as the entry stands twice in Q.
-    """
-    return (norm_matrix(slopes, columns) * (1 + np.eye(columns)))[None]
 
 
 def newton_step(slopes: Array, curvature: Array) -> Array:
