@@ -36,7 +36,7 @@ class Frame:
     @property
     def scalars(self) -> tuple[str, ...]:
         """What the frame leaves as it is."""
-        return (*SCALARS, "trained") if self.problem.loss.fitted else SCALARS
+        return (*SCALARS, "trained") if self.problem.loss.trained else SCALARS
 
     @classmethod
     def of(cls, problem: Problem, callback: Callback = silent) -> Frame:

@@ -19,9 +19,8 @@ from attnphase.processes.progress import Callback
 from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.norms import conjugates_of_norms
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_entries
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["equations"]
 
@@ -112,7 +111,7 @@ def _displaced(x: Overlaps, rho: Array, size: float) -> Overlaps:
     margin = 0.3 * size * np.linalg.eigvalsh(rho).min()
     while np.linalg.eigvalsh(rho - theta.mT @ np.linalg.solve(q, theta)).min() < margin:
         theta = 0.9 * theta
-    return Overlaps(q, V, m, theta)
+    return replace(x, q=q, V=V, m=m, theta=theta)
 
 
 def equations(case: Case, callback: Callback) -> Iterator[Check]:
@@ -129,7 +128,7 @@ def equations(case: Case, callback: Callback) -> Iterator[Check]:
     yield _law(case, generic, means)
     if case.problem.loss.fitted:
         callback("slopes of trained parameters")
-        yield _trained(case, generic)
+        yield _trained(generic)
     callback("energies at the proximal points")
     yield _envelopes(generic)
     callback("gradient of the free entropy in the overlaps")
@@ -146,7 +145,7 @@ def _in_conjugates(generic: _Generic) -> Check:
     worst = 0.0
     couplings = [("q_hat", image.V), ("V_hat", image.q), ("m_hat", image.m), ("theta_hat", image.theta)]
     if c.Q_hat.size:
-        couplings.append(("Q_hat", image.trained[-len(norm_entries(c.Q_hat[0, 0])) :]))
+        couplings.append(("Q_hat", image.trained[-image.norms :]))
     for name, overlap in couplings:
         value = getattr(c, name)
         unit = np.abs(value).max()
@@ -184,6 +183,7 @@ class _Held:
 
     @classmethod
     def of(cls, channel: Channel, alpha: float, at: Overlaps) -> _Held:
+        channel = channel.at(at)
         passed = channel.evaluate(alpha, at, Starts.COLD)
         shape = channel.nodes_at(at)[0].shape
         fields = passed.minima.fields[:, 0].reshape(shape)
@@ -356,9 +356,9 @@ def _gradients(generic: _Generic, held: _Held) -> Array:
     return changes.T
 
 
-def _trained(case: Case, generic: _Generic) -> Check:
+def _trained(generic: _Generic) -> Check:
     """The slopes of the mean loss in trained parameters, at the held proximal points, by differences."""
-    held, start = generic.held, initial_overlaps(case.problem, case.point.branch).trained
+    held, start = generic.held, generic.at.trained
     slopes, worst = held.slopes, 0.0
     for place, step in enumerate(_STEP * np.eye(len(start))):
         moved = (replace(generic.at, trained=start + side * step) for side in (1, -1))

@@ -176,12 +176,6 @@ def _check_norms(problem: Sections) -> None:
             f'{name} takes Q, which does not go with regularizer.kind = "{problem.regularizer.kind}": write it without'
             ' Q, or set regularizer.kind = "ridge".',
         )
-    if problem.columns > 1:
-        raise ProblemError(
-            name,
-            f"{name} takes Q, which is known for one column of weights alone, but there are {problem.columns}: write it"
-            " without Q, or set student.rank = 1 and student.tied = true.",
-        )
 
 
 def _check_loss(problem: Sections) -> None:

@@ -178,7 +178,7 @@ class StateEvolution:
             return conjugates
         Q_hat = conjugates_of_norms(slopes[:, count:], self.sector.columns)
         Q, bend = norm_matrix(trained[count:], self.sector.columns), alpha * at.curvatures.mean(axis=0)[count:, count:]
-        return replace(conjugates, Q_hat=Q_hat, at=(Q, bend))
+        return replace(conjugates, Q_hat=self.sector.symmetrized_norms(Q_hat), at=(Q, bend))
 
     def _stiffness(self, x: Array, alpha: float, at: ChannelPass) -> Array:
         """Second derivatives of the objective in the trained parameters, at fixed weights."""

@@ -77,6 +77,8 @@ class Overlaps:
         ``W^T Sigma_l Q_star / d``.
     trained : (p,) array
         What belongs to no site: the trained parameters of the loss, and the entries of Q = W^T W / d if it takes Q.
+    norms : int
+        Number of the last of these that are entries of Q.
     """
 
     q: Array
@@ -84,6 +86,7 @@ class Overlaps:
     m: Array
     theta: Array
     trained: Array = field(default_factory=lambda: _NONE)
+    norms: int = 0
 
     @property
     def by_name(self) -> dict[str, Array]:
@@ -95,8 +98,7 @@ class Overlaps:
         found = {name: one[:, None] for name, one in self.by_name.items()}
         if not conjugates.Q_hat.size:
             return found
-        columns = self.q.shape[-1]
-        Q = norm_matrix(self.trained[-len(norm_entries(self.q[0])) :], columns)[None, None]
+        Q = norm_matrix(self.trained[-self.norms :], self.q.shape[-1])[None, None]
         others = {name: Q if name == "q" else 0 * one[:1] for name, one in found.items()}
         return {name: np.concatenate([one, others[name]]) for name, one in found.items()}
 
@@ -149,17 +151,38 @@ class Overlaps:
     def stacked(cls, many: Sequence[Overlaps]) -> Overlaps:
         """Several overlaps, whose number stands before the token axis."""
         entries = zip(*((o.q, o.V, o.m, o.theta, o.trained) for o in many), strict=True)
-        return cls(*(np.array(each) for each in entries))
+        return cls(*(np.array(each) for each in entries), many[0].norms)
 
     def replicate(self, s: int) -> Overlaps:
         """One of the replicates that stand behind the token axis."""
         return Overlaps(
-            self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s], self.trained[s] if self.trained.size else _NONE
+            self.q[:, s],
+            self.V[:, s],
+            self.m[:, s],
+            self.theta[:, s],
+            self.trained[s] if self.trained.size else _NONE,
+            self.norms,
         )
 
     def changed(self, g: Array) -> Overlaps:
         """Overlaps of the weights ``W g^T``, with g (..., r, r) of the site, of every replicate, or of all."""
-        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta, self.trained)
+        trained = self.trained_of(g) if self.norms else self.trained
+        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta, trained, self.norms)
+
+    def trained_of(self, g: Array) -> Array:
+        """What is trained, and Q of the weights ``W g^T``, with g (..., r, r): (..., p)."""
+        Q = norm_matrix(self.trained[..., len(self.trained.T) - self.norms :], g.shape[-1])
+        found = norm_entries(g @ Q @ g.mT)
+        rest = self.trained[..., : len(self.trained.T) - self.norms]
+        return np.concatenate([np.broadcast_to(rest, (*found.shape[:-1], rest.shape[-1])), found], axis=-1)
+
+    def rate_of_trained(self, A: Array) -> Array:
+        """How `trained_of` changes along the turns ``exp(A t)`` at t = 0, with A antisymmetric."""
+        rate = 0 * self.trained
+        if self.norms:
+            Q = norm_matrix(self.trained[-self.norms :], len(A))
+            rate[-self.norms :] = norm_entries(A @ Q - Q @ A)
+        return rate
 
     def pack(self) -> Array:
         """Independent entries as one vector: upper triangles of q and V, then m, theta, and what is trained.
@@ -174,8 +197,8 @@ class Overlaps:
         return np.concatenate([part.reshape(*several, -1) for part in parts], axis=-1)
 
     @classmethod
-    def unpack(cls, vector: Array, length: int, columns: int, teacher_rank: int) -> Overlaps:
-        """Inverse of `pack`, also of several rows (..., P)."""
+    def unpack(cls, vector: Array, length: int, columns: int, teacher_rank: int, norms: int = 0) -> Overlaps:
+        """Inverse of `pack`, also of several rows (..., P); the last `norms` numbers are entries of Q."""
         several, entries = vector.shape[:-1], columns * (columns + 1) // 2
         triangle, places = length * entries, _places(columns)
         q, V = (
@@ -186,7 +209,7 @@ class Overlaps:
         m = rest[..., : length * columns].reshape(*several, length, columns, 1)
         last = length * columns * (1 + teacher_rank)
         theta = rest[..., length * columns : last].reshape(*several, length, columns, teacher_rank)
-        return cls(q, V, m, theta, rest[..., last:])
+        return cls(q, V, m, theta, rest[..., last:], norms)
 
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
@@ -194,13 +217,13 @@ class Overlaps:
         Blocks that vanish (q, m and theta of the trivial point, theta of the positional branch) are measured against a
         millionth of their natural size, set by the teacher's variance.
         """
-        return packed_scales(self.pack(), self.q.shape[-1], rho)
+        return packed_scales(self.pack(), self.q.shape[-1], rho, self.norms)
 
 
-def packed_scales(packed: Array, columns: int, rho: Array) -> Array:
-    """`Overlaps.scales` of packed overlaps (P,) with so many student columns."""
+def packed_scales(packed: Array, columns: int, rho: Array, norms: int = 0) -> Array:
+    """`Overlaps.scales` of packed overlaps (P,) with so many student columns, and entries of Q."""
     length, rank = rho.shape[:2]
-    starts, block = _blocks(length, columns, rank, len(packed))
+    starts, block = _blocks(length, columns, rank, len(packed), norms)
     floors = _floors(rho) + (VANISHING,) * (len(starts) - 4)  # trained parameters have a natural size of one
     return np.maximum(np.maximum.reduceat(np.abs(packed), starts), floors)[block]
 
@@ -215,11 +238,13 @@ def _floors(rho: Array) -> tuple[float, ...]:
 
 
 @cache
-def _blocks(length: int, columns: int, rank: int, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where q, V, m, theta and each trained parameter begin among packed overlaps, and to which each entry belongs."""
+def _blocks(
+    length: int, columns: int, rank: int, count: int, norms: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where q, V, m, theta, each trained parameter and Q begin among packed overlaps, and to which each entry belongs."""
     triangle = length * columns * (columns + 1) // 2
     sizes = [triangle, triangle, length * columns, length * columns * rank]
-    sizes += [1] * (count - sum(sizes))
+    sizes += [1] * (count - sum(sizes) - norms) + ([norms] if norms else [])
     return np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 
 

@@ -126,7 +126,7 @@ class Prior:
         if self.has_image(conjugates):
             images = self._images(conjugates)
             parts = (images.q, images.V, images.m, images.theta)
-            return Overlaps(*(x.swapaxes(0, 1) for x in parts), trained=images.trained)
+            return Overlaps(*(x.swapaxes(0, 1) for x in parts), images.trained, images.norms)
         count = conjugates.q_hat.shape[1]
         each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(count)]
         inside = [image for image in each if image is not None]
@@ -140,16 +140,16 @@ class Prior:
     def _images(self, conjugates: Conjugates) -> Overlaps:
         """Equation (7) inside its domain, with the replicates behind the sites."""
         q, V, m, theta = self.maps.overlaps_from_conjugates(**self.atoms(conjugates), **conjugates.by_name)
-        trained = conjugates.trained[0]
+        trained, count = conjugates.trained[0], 0
         if conjugates.Q_hat.size:
             norms = conjugates.norms[0] if conjugates.norms.size else norm_entries(symmetric(q[-1]))
             trained = np.concatenate([np.broadcast_to(trained, (len(norms), trained.shape[1])), norms], axis=-1)
-            q, V, m, theta = q[:-1], V[:-1], m[:-1], theta[:-1]
+            q, V, m, theta, count = q[:-1], V[:-1], m[:-1], theta[:-1], norms.shape[1]
         V = symmetric(V)
         if self.rows is not None:
             floor = _VARIANCE_FLOOR / self._stiffness * self.spectrum.site_variances[:, None, None, None]
             V = V + floor * np.eye(self.kernels.columns)
-        return Overlaps(symmetric(q), V, m, theta, trained)
+        return Overlaps(symmetric(q), V, m, theta, trained, count)
 
     def norms(self, conjugates: Conjugates) -> Array:
         """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""

@@ -136,7 +136,7 @@ class System:
     def gauge(self) -> Gauge:
         """Linear changes of the student's columns that leave the loss unchanged, as far as the regulariser has them."""
         form = self.problem.regularizer.form
-        gauge = gauge_of(self.kernels, self.sample_law.clusters)
+        gauge = gauge_of(self.kernels, self.sample_law.clusters, self.norms)
         return gauge.of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
 
     def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:
@@ -164,7 +164,7 @@ class System:
     @property
     def has_even_loss(self) -> bool:
         """Whether the loss is unchanged by the signs of the student's fields, and by those of the teacher's."""
-        return is_sign_symmetric(self.kernels, self.sample_law.clusters)
+        return is_sign_symmetric(self.kernels, self.sample_law.clusters, self.norms)
 
     @property
     def reflects(self) -> bool:
