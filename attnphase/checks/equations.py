@@ -351,8 +351,9 @@ def _gradients(generic: _Generic, held: _Held) -> Array:
         for result, way in ((changes, held.energy), (couplings, lambda _: 0 * held.envelope)):
             upper, lower = (generic.minus_phi(end, way(end), hats, of_prior) for end in ends)
             result[i] = upper - lower
-    for block in _blocks(at):
-        changes[block] /= max(np.abs(couplings[block].mean(axis=1)).max(), 1e-300)
+    terms = np.abs(couplings.mean(axis=1))
+    for block in _blocks(at):  # of a loss that knows no teacher the term of theta vanishes
+        changes[block] /= max(terms[block].max(), 1e-3 * terms.max(), 1e-300)
     return changes.T
 
 
@@ -424,7 +425,7 @@ def _test_error(case: Case, generic: _Generic, means: Means) -> Check:
 
 def _sampled_losses(case: Case, at: Overlaps) -> Array:
     """Losses of samples without noise, with their weights, whose fields are drawn from the law at some overlaps."""
-    system, law = case.system, case.system.sample_law
+    system, law = case.system.at(at.trained), case.system.sample_law
     generator = np.random.default_rng([case.problem.integration.seed, 8])
     roots = matrix_root(law.clean_rho)
     given = np.linalg.solve(law.clean_rho, at.theta.mT).mT
