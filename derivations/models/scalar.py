@@ -73,6 +73,11 @@ class ScalarModel:
     rows = None
 
     @property
+    def norms(self) -> tuple[str, ...]:
+        """Those of them that are entries of ``Q = W^T W / d``."""
+        return tuple(name for name in self.trained if name in norm_names(self.columns))
+
+    @property
     def lift(self) -> tuple[int, ...]:
         """For every student column the teacher's column that a local minimisation may start from."""
         return tuple(c % self.teacher_rank for c in range(self.columns))
