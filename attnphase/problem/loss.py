@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self
@@ -90,6 +91,12 @@ class Loss:
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_keys("loss", self, LOSSES, ("width", "expression", "parameters", "trained"))
+        for name in self.parameters or ():
+            if re.fullmatch(r"Q\d+_\d+", name):
+                raise ProblemError(
+                    "loss.parameters",
+                    f"loss.parameters.{name} has the name of an entry of Q = WᵀW/d: choose another name.",
+                )
         for name in self.trained or ():
             if name not in (self.parameters or ()):
                 raise ProblemError(
