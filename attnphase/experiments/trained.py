@@ -26,7 +26,13 @@ def of_samples(trained: Array, h: Tensor) -> Tensor:
 
 
 def best_trained(
-    loss: LocalLoss, penalties: TrainedPenalties, h: Tensor, targets: Tensor, grams: Tensor, norms: Array, dimension: int
+    loss: LocalLoss,
+    penalties: TrainedPenalties,
+    h: Tensor,
+    targets: Tensor,
+    grams: Tensor,
+    norms: Array,
+    dimension: int,
 ) -> Array:
     """The minimisers, by Newton's method from the problem's values, and Q: (S, p).
 

@@ -112,7 +112,9 @@ class Loss:
     def form(self) -> LossKind:
         """What its kind is: flags, and the symbolic model."""
         return LOSSES[self.kind].of(
-            self.text, {name: None if name in self.fitted else value for name, value in self.numbers.items()}, self._sizes
+            self.text,
+            {name: None if name in self.fitted else value for name, value in self.numbers.items()},
+            self._sizes,
         )
 
     @property
@@ -128,7 +130,7 @@ class Loss:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All numbers that the loss depends on, by name: its parameters, and Q of orthonormal columns for its entries."""
+        """All numbers that the loss depends on, by name: its parameters, and for those of Q the identity."""
         return {**(self.parameters or {}), **{name: float(len({*name[1:].split("_")}) == 1) for name in self.norms}}
 
     @property

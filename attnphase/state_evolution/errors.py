@@ -264,7 +264,9 @@ class Displacements:
         if not overlaps.feasible(self.map_.system.spectrum.rho):
             return None
         hats = {name: x[0] + share * x[1:] for name, x in self.hats.items()}
-        q_hat, V_hat, m_hat, theta_hat = (hats[name].swapaxes(0, 1) for name in ("q_hat", "V_hat", "m_hat", "theta_hat"))
+        q_hat, V_hat, m_hat, theta_hat = (
+            hats[name].swapaxes(0, 1) for name in ("q_hat", "V_hat", "m_hat", "theta_hat")
+        )
         own = {"Q_hat": hats["Q_hat"][None]} if "Q_hat" in hats else {}
         return Displaced(overlaps, Conjugates(q_hat, V_hat, m_hat[..., None], theta_hat, **own))
 

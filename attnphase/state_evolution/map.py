@@ -169,7 +169,7 @@ class StateEvolution:
         return packed.copy()
 
     def _with_trained(self, conjugates: Conjugates, x: Array, alpha: float, at: ChannelPass) -> Conjugates:
-        """Conjugates with what becomes of the trained parameters at ``x``, by each replicate's slopes, and with Q_hat."""
+        """Conjugates with the next values of trained parameters, by each replicate's slopes at ``x``, and with Q_hat."""
         trained, count = self.unpack(x).trained, self.sector.trained - self.system.norms
         slopes = alpha * at.slopes + self.system.penalties.slopes(trained)
         found = trained[:count] + newton_step(slopes[:, :count], self._stiffness(x, alpha, at))
@@ -182,7 +182,10 @@ class StateEvolution:
 
     def _stiffness(self, x: Array, alpha: float, at: ChannelPass) -> Array:
         """Second derivatives of the objective in the trained parameters, at fixed weights."""
-        penalty, count = self.system.penalties.curvatures(self.unpack(x).trained), self.sector.trained - self.system.norms
+        penalty, count = (
+            self.system.penalties.curvatures(self.unpack(x).trained),
+            self.sector.trained - self.system.norms,
+        )
         curvature: Array = alpha * at.curvatures.mean(axis=0) + np.diag(penalty)
         return curvature[:count, :count]
 

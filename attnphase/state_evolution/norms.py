@@ -1,7 +1,7 @@
 """Q = W^T W / d as an order parameter, of losses that take it: its conjugate, and the step of the map in it.
 
-The objective at given Q is ``F(Q) = min {alpha E[M] + (lambda/2) |W|^2 / d}`` over weights with these products.  By the
-envelope theorem ``dF = Tr[(lambda I + Q_hat - mu) dQ]/2`` with ``Q_hat = 2 alpha E[D]``, ``dloss = Tr[D dQ]`` at the
+The objective at given Q is ``F(Q) = min {alpha E[M] + (lambda/2) |W|^2 / d}`` over weights with these products.  By
+the envelope theorem ``dF = Tr[(lambda I + Q_hat - mu) dQ]/2`` with ``Q_hat = 2 alpha E[D]``, ``dloss = Tr[D dQ]`` at the
 proximal points, and the multiplier mu of ``W^T W / d = Q``, which stands in place of ``lambda I`` in the rows' problems.
 A fixed point has ``mu = lambda I + Q_hat``.
 
@@ -87,7 +87,9 @@ def _multiplier(weights: Array, curvature: Array, squares: Array, mean: Array, Q
     for _ in range(ROUNDS):
         R = np.linalg.inv(multiplier + curvature)
         norms = R @ squares @ R
-        response = np.einsum("a,asik,asjl->sijkl", weights, R, norms) + np.einsum("a,asik,asjl->sijkl", weights, norms, R)
+        response = np.einsum("a,asik,asjl->sijkl", weights, R, norms) + np.einsum(
+            "a,asik,asjl->sijkl", weights, norms, R
+        )
         response = response.reshape(-1, size**2, size**2)
         excess = np.einsum("a,asij->sij", weights, norms) - Q
         if (np.abs(excess) <= ROUNDING * np.abs(Q).max()).all():

@@ -238,10 +238,8 @@ def _floors(rho: Array) -> tuple[float, ...]:
 
 
 @cache
-def _blocks(
-    length: int, columns: int, rank: int, count: int, norms: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where q, V, m, theta, each trained parameter and Q begin among packed overlaps, and to which each entry belongs."""
+def _blocks(length: int, columns: int, rank: int, count: int, norms: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where q, V, m, theta, each trained parameter and Q begin among packed overlaps, and which entry is of which."""
     triangle = length * columns * (columns + 1) // 2
     sizes = [triangle, triangle, length * columns, length * columns * rank]
     sizes += [1] * (count - sum(sizes) - norms) + ([norms] if norms else [])

@@ -38,7 +38,7 @@ class TrainedPenalties:
 
     @classmethod
     def of(cls, loss: Loss) -> TrainedPenalties:
-        """Those of a problem's ``loss.trained``, and behind them zero for every entry of Q, for which the weights pay."""
+        """Those of a problem's ``loss.trained``, and behind them zero for every entry of Q: the weights pay for it."""
         found = []
         for name, text in {**(loss.trained or {}), **dict.fromkeys(loss.norms, "0")}.items():
             b = model.parameter_symbol(name)

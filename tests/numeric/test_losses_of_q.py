@@ -2,7 +2,10 @@
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +15,9 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.system import System
+from attnphase.state_evolution.gauge import gauge_of
+from attnphase.state_evolution.overlaps import norm_matrix
+from attnphase.state_evolution.symmetries import loss_symmetries
 
 SETTINGS = SolverSettings(threads=1)
 LEVELS = [{"weight": 0.3, "variances": [0.9]}, {"weight": 0.7, "variances": [0.35]}]
@@ -50,19 +55,17 @@ def autoencoder(strength: float = 0.8, columns: int = 1, loss: str = "p = tanh(h
 
 @pytest.mark.parametrize("rule", ["gauss-hermite", "lines", "sobol"])
 def test_a_linear_loss_of_q_is_a_ridge(rule: str):
-    """c Q adds 2 alpha c to lambda, also where tokens are anisotropic and q is not Q; and a trained bias stays itself."""
+    """c Q adds 2 alpha c to lambda, also where tokens are anisotropic and q is not Q; a trained bias stays itself."""
     biased = {"parameters": {"b": 0.2}, "trained": {"b": "0.3*(b - 0.5)**2"}}
     written, ridge = (
-        solve_point(
-            of_loss(f"sqrt(1 + (h - k - b)**2){term}", strength, biased, rule=rule), ALPHA, settings=SETTINGS
-        )
+        solve_point(of_loss(f"sqrt(1 + (h - k - b)**2){term}", strength, biased, rule=rule), ALPHA, settings=SETTINGS)
         for term, strength in ((" + 0.13*Q", 0.21), ("", 0.21 + 2 * ALPHA * 0.13))
     )
     for name in ("q", "V", "theta", "q_hat", "V_hat", "training_loss", "weight_norm", "replicon"):
-        np.testing.assert_allclose(written.values[name], ridge.values[name], rtol=2e-6, err_msg=name)
+        np.testing.assert_allclose(written.values[name], ridge.values[name], rtol=1e-7, err_msg=name)
     assert written.values["trained"][0] == pytest.approx(ridge.values["trained"][0], rel=1e-6)
     assert written.values["trained"][1] == pytest.approx(ridge.values["weight_norm"], rel=1e-6)
-    assert ridge.values["weight_norm"] != pytest.approx(float(ridge.values["q"]), rel=0.1)
+    assert ridge.values["weight_norm"] != pytest.approx(ridge.values["q"].item(), rel=0.1)
     assert written.values["free_energy_gap"] < 1e-6
     for name in ("violation_alpha", "violation_ridge"):
         assert abs(written.values[name]) < 4 * written.errors[name] + 1e-4
@@ -73,10 +76,10 @@ def test_a_linear_loss_of_all_of_q_is_a_ridge_of_other_columns():
     strength, D = 0.3, np.array([[0.11, -0.035], [-0.035, 0.06]])
     values, vectors = np.linalg.eigh(np.eye(2) + 2 * ALPHA * D / strength)
     back = (vectors / np.sqrt(values)) @ vectors.T
-    loss = "x = h[0]{change}\n(k[0, 0] - x[0])**2/2 + (0.4*k[0, 0] - x[1])**2/2 + 0.3*softplus(x[0] + x[1]){term}"
+    loss = "x = h[0]{change}\n(k - x[0])**2/2 + (0.4*k - x[1])**2/2 + 0.3*sqrt(1 + x[0]*x[1] + x[0]**2 + x[1]**2){term}"
     # the entry (1, 2) of Q stands twice in Tr[D Q], and once in a formula
     written = of_loss(
-        loss.format(change="", term=f" + {D[0, 0]}*Q[0, 0] + {2 * D[0, 1]}*Q[1, 0] + {D[1, 1]}*Q0_1*0 + {D[1, 1]}*Q1_1"),
+        loss.format(change="", term=f" + {D[0, 0]}*Q[0, 0] + {2 * D[0, 1]}*Q[1, 0] + {D[1, 1]}*Q1_1"),
         strength,
         student=2,
         rule="gauss-hermite",
@@ -89,8 +92,8 @@ def test_a_linear_loss_of_all_of_q_is_a_ridge_of_other_columns():
     )
     found, wanted = (solve_point(one, ALPHA, settings=SETTINGS) for one in (written, other))
     assert found.status == wanted.status == 0
-    np.testing.assert_allclose(found.values["q"], back @ wanted.values["q"] @ back, rtol=1e-6)
-    np.testing.assert_allclose(found.values["theta"], back @ wanted.values["theta"], rtol=1e-6)
+    np.testing.assert_allclose(found.values["q"], back @ wanted.values["q"] @ back, rtol=5e-6)
+    np.testing.assert_allclose(found.values["theta"], back @ wanted.values["theta"], rtol=5e-6)
     for name in ("training_loss", "replicon"):
         assert found.values[name] == pytest.approx(float(wanted.values[name]), rel=1e-6)
 
@@ -106,7 +109,7 @@ def test_a_square_of_q_meets_the_ridge_of_its_slope(strength: float):
     Q = float(ridge.values["weight_norm"])
     c = (whole - abs(strength)) / (4 * ALPHA * Q) if strength > 0 else -0.1 / (4 * ALPHA * Q)
     own = whole - 4 * ALPHA * c * Q
-    found = solve_point(of_loss(f"(h - k)**2/2 + {c!r}*Q**2", own), ALPHA, settings=SETTINGS)
+    found = solve_point(of_loss("(h - k)**2/2 + size*Q**2", own, {"parameters": {"size": c}}), ALPHA, settings=SETTINGS)
     assert found.status == 0
     np.testing.assert_allclose(found.values["q"], ridge.values["q"], rtol=1e-6)
     # the objective has c alpha Q^2 for what the ridge has
@@ -134,16 +137,33 @@ def test_checks_hold():
 # --- symmetries -------------------------------------------------------------------------------------------------------
 
 
+def in_python(loss: Any, columns: int = 2) -> Any:
+    """What symmetries ask of kernels, for a loss of the fields of one token and of Q, without a compiler."""
+    entries = columns * (columns + 1) // 2
+
+    def losses_at(fields: Any, labels: Any, mixing: Any, numbers: Any, variance: Any, losses: Any) -> None:
+        losses[:] = [loss(h[0], norm_matrix(numbers[-entries:], columns)) for h in fields]
+
+    numbers = np.array([0.4, 1.3, 0.7, 0.43, 0.21, 0.9])[-entries:]
+    sizes = {"length": 1, "columns": columns, "teacher_rank": 1, "noise_columns": 0, "cluster_columns": 0}
+    return SimpleNamespace(**sizes, some_numbers=numbers, losses_at=losses_at)
+
+
 def test_columns_change_together_with_q():
-    """A symmetry changes Q too: an entry of Q breaks the exchange of columns, an off-diagonal one single signs."""
-    sizes = {}
-    for term in ("p@Q@p/2", "p@p*(Q[0, 0] + Q[1, 1])/2", "p@p*Q[0, 0]/2", "p@p*Q[0, 1]/2"):
-        system = System.of(autoencoder(0.8, 2, f"p = tanh(h[0])\n-h[0]@p + {term}"))
-        sizes[term] = len(system.symmetries) // 4  # teacher's sign, and both clusters with all signs
-        assert not len(system.gauge.turns)
-    assert list(sizes.values()) == [8, 8, 4, 4]
-    for loss, turns in (("sqrt(1 + h[0]@h[0]) + h[0]@Q@h[0]/2", 1), ("sqrt(1 + h[0]@h[0]) + Q[0, 0]", 0)):
-        assert len(System.of(autoencoder(0.8, 2, loss)).gauge.turns) == turns
+    """An entry of Q breaks the exchange of columns, an off-diagonal one single signs; turns change Q too."""
+    found = {}
+    for name, loss in {
+        "p Q p": lambda h, Q: np.tanh(h) @ Q @ np.tanh(h),
+        "Tr Q": lambda h, Q: np.tanh(h) @ np.tanh(h) + np.trace(Q),
+        "Q11": lambda h, Q: np.tanh(h) @ np.tanh(h) + Q[0, 0],
+        "Q12": lambda h, Q: np.tanh(h) @ np.tanh(h) * Q[0, 1],
+        "h Q h": lambda h, Q: np.sqrt(1 + h @ h) + h @ Q @ h,
+        "|h|, Q11": lambda h, Q: np.sqrt(1 + h @ h) + Q[0, 0],
+    }.items():
+        kernels = in_python(loss)
+        turns = gauge_of.__wrapped__(kernels, ((),), 3).turns
+        found[name] = len(loss_symmetries.__wrapped__(kernels, ((),), 3)) // 2, len(turns)
+    assert found == {"p Q p": (8, 0), "Tr Q": (8, 0), "Q11": (4, 0), "Q12": (4, 0), "h Q h": (8, 1), "|h|, Q11": (4, 0)}
 
 
 # --- at finite d ------------------------------------------------------------------------------------------------------
@@ -170,7 +190,9 @@ def test_the_risk_at_finite_d_and_its_gradient():
         np.testing.assert_allclose(scale, scale[0, 0], rtol=1e-9)
         h, Q = h * scale, W.T @ W / d
         p = np.tanh(h)
-        losses = -(h * p).sum(axis=1) + np.einsum("ni,ij,nj->n", p, Q, p) / 2 + 0.2 * Q[0, 0] - 0.15 * Q[0, 1] * p[:, 0] ** 2
+        losses = (
+            -(h * p).sum(axis=1) + np.einsum("ni,ij,nj->n", p, Q, p) / 2 + 0.2 * Q[0, 0] - 0.15 * Q[0, 1] * p[:, 0] ** 2
+        )
         assert float(values[run]) == pytest.approx(losses.sum() + 0.4 * (W**2).sum(), rel=1e-10)
     torch.testing.assert_close(risk.value(weights), values, rtol=1e-13, atol=0)
     direction = torch.randn(weights.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -194,11 +216,11 @@ def test_training_meets_theory(columns: int, loss: str | None):
 
 
 def test_functions_take_q_as_an_array():
-    def loss(h, k, Q, c=0.1):
-        return ((h - k) ** 2).sum() / 2 + c * (Q @ Q).trace()
+    def loss(h, k, Q, size=0.1):
+        return ((h - k) ** 2).sum() / 2 + size * (Q @ Q).sum()
 
     problem = of_loss(loss, 0.3, student=2, teacher=2)
-    assert problem.loss.parameters == {"c": 0.1}
+    assert dict(problem.loss.parameters or {}) == {"size": 0.1}
     assert problem.loss.norms == ("Q0_0", "Q0_1", "Q1_1")
     assert Problem.from_toml(problem.to_toml()) == problem
 
@@ -207,7 +229,7 @@ def test_functions_take_q_as_an_array():
 
     for own in (of_loss(scaled, 0.3), of_loss("(h - k)**2/2 + Q*h**2", 0.3, {"parameters": {"Q": 0.3}})):
         assert own.loss.norms == ()
-        assert own.loss.parameters == {"Q": 0.3}
+        assert dict(own.loss.parameters or {}) == {"Q": 0.3}
 
 
 def test_a_dataset_names_the_entries_of_q(tmp_path: Path):
@@ -220,11 +242,12 @@ def test_a_dataset_names_the_entries_of_q(tmp_path: Path):
 
 
 def test_metrics_take_q():
-    problem = autoencoder().with_fields({"metrics": {"size": "Q + 0*h", "ratio": "h**2/Q"}})
+    problem = replace(autoencoder(), metrics={"size": "Q + 0*h", "ratio": "h**2/(Q + 0.1)"})
     ds = ap.solve(problem, 5.0, "positional")
     assert float(ds["metric_size"]) == pytest.approx(float(ds["weight_norm"]), rel=1e-6)
-    second = 1.1**2 + float(ds["m"].to_numpy().ravel()[0]) ** 2 / float(ds["weight_norm"])
-    assert float(ds["metric_ratio"]) == pytest.approx(second, rel=1e-3)
+    norm = float(ds["weight_norm"])
+    second = 1.1**2 * norm + float(ds["m"].to_numpy().ravel()[0]) ** 2
+    assert float(ds["metric_ratio"]) == pytest.approx(second / (norm + 0.1), rel=1e-3)
 
 
 def test_the_page_has_the_equations_of_q():
@@ -243,7 +266,7 @@ def test_the_page_has_the_equations_of_q():
         ({"regularizer.kind": "lasso"}, 'takes Q, which does not go with regularizer.kind = "lasso"'),
         ({"loss.parameters": {"Q0_0": 1.0}}, "loss.parameters.Q0_0 has the name of an entry of Q"),
         ({"loss.expression": "h**2 + Q[1, 0]"}, "loss.expression"),
-        ({"metrics": {"size": "Q[0, 1]"}}, "metrics.size"),
+        ({"metrics.size": "Q[0, 1]"}, "metrics.size"),
     ],
 )
 def test_wrong_declarations_end_in_one_sentence(fields: dict[str, object], sentence: str):

@@ -48,7 +48,7 @@ class LocalLoss:
         object.__setattr__(self, "_clusters", torch.tensor([cluster for _, cluster in problem.sites], **options))
 
     def at(self, trained: Tensor) -> LocalLoss:
-        """The loss with other values (p,) of what is trained and of Q, or (p, N) of every sample, which it now keeps."""
+        """The loss with other values (p,) of what is trained and of Q, or (p, N) of every sample, which it keeps."""
         other, several = copy(self), trained.shape[1:]
         parameters = self.parameters.reshape(-1, *(1,) * len(several)).expand(-1, *several).clone()
         parameters[list(self.trained)] = trained
