@@ -301,7 +301,7 @@ def _quantities(
             entries = [str(i + 1) for i in index]
             if name == "trained":
                 entries = [str(point["parameter"].to_numpy()[index])]
-                if entries[0] in frame.problem.loss.norms:
+                if entries[0] in frame.left_out:
                     continue  # no frame turns them, and q or the norm tells the same
             label = f"{name}[{','.join(entries)}]" if index else name
             exact = float(theory[index]), float(np.nan_to_num(error[index]))

@@ -136,4 +136,4 @@ def _through(points: Sequence[BranchPoint], alpha: float) -> Overlaps:
         *((o.q, o.V, o.m, o.theta, o.trained) for o in (point.restart.overlaps for point in points)), strict=True
     )
     moved = (np.tensordot(weights, np.stack(each), axes=1) for each in entries)
-    return Overlaps(*moved, points[0].restart.overlaps.norms)
+    return Overlaps(*moved, norms=points[0].restart.overlaps.norms)

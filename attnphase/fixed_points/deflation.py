@@ -300,7 +300,7 @@ def _across_turns(whole: Family, at: Array, overlaps: Overlaps, generators: Arra
     columns, turns = overlaps.q.shape[-1], []
     for A in generators:
         q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
-        change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta, overlaps.rate_of_trained(A), overlaps.norms)
+        change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta, overlaps.rate_of_trained(A), norms=overlaps.norms)
         packed, sizes = overlaps.pack() + change.pack(), (len(overlaps.q), columns, overlaps.theta.shape[-1])
         moved = Overlaps.unpack(packed, *sizes, overlaps.norms)
         turns.append((whole.place(moved, whole.split(at)[1]) - at)[:-1])

@@ -169,7 +169,7 @@ class StateEvolution:
         return packed.copy()
 
     def _with_trained(self, conjugates: Conjugates, x: Array, alpha: float, at: ChannelPass) -> Conjugates:
-        """Conjugates with the next values of trained parameters, by each replicate's slopes at ``x``, and with Q_hat."""
+        """Conjugates with the next trained parameters, by each replicate's slopes at ``x``, and with Q_hat."""
         trained, count = self.unpack(x).trained, self.sector.trained - self.system.norms
         slopes = alpha * at.slopes + self.system.penalties.slopes(trained)
         found = trained[:count] + newton_step(slopes[:, :count], self._stiffness(x, alpha, at))

@@ -1,9 +1,9 @@
 """Q = W^T W / d as an order parameter, of losses that take it: its conjugate, and the step of the map in it.
 
-The objective at given Q is ``F(Q) = min {alpha E[M] + (lambda/2) |W|^2 / d}`` over weights with these products.  By
-the envelope theorem ``dF = Tr[(lambda I + Q_hat - mu) dQ]/2`` with ``Q_hat = 2 alpha E[D]``, ``dloss = Tr[D dQ]`` at the
-proximal points, and the multiplier mu of ``W^T W / d = Q``, which stands in place of ``lambda I`` in the rows' problems.
-A fixed point has ``mu = lambda I + Q_hat``.
+The objective at given Q, F(Q), is the minimum of ``alpha E[loss] + (lambda/2) |W|^2 / d`` over weights with these
+products.  By the envelope theorem ``dF = Tr[(lambda I + Q_hat - mu) dQ]/2`` with ``Q_hat = 2 alpha E[D]``,
+``dloss = Tr[D dQ]`` at the proximal points, and the multiplier mu of ``W^T W / d = Q``, which stands in place of
+``lambda I`` in the rows' problems.  A fixed point has ``mu = lambda I + Q_hat``.
 
 The map holds Q and takes a Newton step in it.  With ``lambda I + Q_hat`` in the rows' problems instead, small weights,
 at which Q_hat is small, would grow without bound.
@@ -83,7 +83,7 @@ def _multiplier(weights: Array, curvature: Array, squares: Array, mean: Array, Q
         value = np.einsum("a,asij,asji->s", weights, squares, np.linalg.inv(whole)) + np.einsum("sij,ji->s", at, Q)
         return np.where(inside, value, np.inf)
 
-    value = cost(multiplier)
+    value, response = cost(multiplier), np.empty((len(multiplier), size**2, size**2))
     for _ in range(ROUNDS):
         R = np.linalg.inv(multiplier + curvature)
         norms = R @ squares @ R

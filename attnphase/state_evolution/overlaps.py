@@ -86,7 +86,7 @@ class Overlaps:
     m: Array
     theta: Array
     trained: Array = field(default_factory=lambda: _NONE)
-    norms: int = 0
+    norms: int = field(default=0, kw_only=True)
 
     @property
     def by_name(self) -> dict[str, Array]:
@@ -151,7 +151,7 @@ class Overlaps:
     def stacked(cls, many: Sequence[Overlaps]) -> Overlaps:
         """Several overlaps, whose number stands before the token axis."""
         entries = zip(*((o.q, o.V, o.m, o.theta, o.trained) for o in many), strict=True)
-        return cls(*(np.array(each) for each in entries), many[0].norms)
+        return cls(*(np.array(each) for each in entries), norms=many[0].norms)
 
     def replicate(self, s: int) -> Overlaps:
         """One of the replicates that stand behind the token axis."""
@@ -161,13 +161,13 @@ class Overlaps:
             self.m[:, s],
             self.theta[:, s],
             self.trained[s] if self.trained.size else _NONE,
-            self.norms,
+            norms=self.norms,
         )
 
     def changed(self, g: Array) -> Overlaps:
         """Overlaps of the weights ``W g^T``, with g (..., r, r) of the site, of every replicate, or of all."""
         trained = self.trained_of(g) if self.norms else self.trained
-        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta, trained, self.norms)
+        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta, trained, norms=self.norms)
 
     def trained_of(self, g: Array) -> Array:
         """What is trained, and Q of the weights ``W g^T``, with g (..., r, r): (..., p)."""
@@ -209,7 +209,7 @@ class Overlaps:
         m = rest[..., : length * columns].reshape(*several, length, columns, 1)
         last = length * columns * (1 + teacher_rank)
         theta = rest[..., length * columns : last].reshape(*several, length, columns, teacher_rank)
-        return cls(q, V, m, theta, rest[..., last:], norms)
+        return cls(q, V, m, theta, rest[..., last:], norms=norms)
 
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
@@ -283,7 +283,7 @@ class Conjugates:
     trained: Array = field(default_factory=lambda: _NONE[None, None])
     Q_hat: Array = field(default_factory=lambda: np.zeros((1, 1, 0, 0)))
     norms: Array = field(default_factory=lambda: _NONE[None, None])
-    at: tuple[Array, Array] | None = None
+    at: tuple[Array, Array] | None = field(default=None, kw_only=True)
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Conjugates:

@@ -126,7 +126,7 @@ class Prior:
         if self.has_image(conjugates):
             images = self._images(conjugates)
             parts = (images.q, images.V, images.m, images.theta)
-            return Overlaps(*(x.swapaxes(0, 1) for x in parts), images.trained, images.norms)
+            return Overlaps(*(x.swapaxes(0, 1) for x in parts), trained=images.trained, norms=images.norms)
         count = conjugates.q_hat.shape[1]
         each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(count)]
         inside = [image for image in each if image is not None]
@@ -149,7 +149,7 @@ class Prior:
         if self.rows is not None:
             floor = _VARIANCE_FLOOR / self._stiffness * self.spectrum.site_variances[:, None, None, None]
             V = V + floor * np.eye(self.kernels.columns)
-        return Overlaps(symmetric(q), V, m, theta, trained, count)
+        return Overlaps(symmetric(q), V, m, theta, trained, norms=count)
 
     def norms(self, conjugates: Conjugates) -> Array:
         """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""

@@ -182,7 +182,7 @@ def _transformed(overlaps: Overlaps, elements: tuple[NDArray[np.int64], Array, A
     order, A, B = elements
     q, V, m, theta = (values[order] for values in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
     trained = overlaps.trained_of(A[:, 0]) if overlaps.norms else overlaps.trained
-    return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT, trained, overlaps.norms)
+    return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT, trained, norms=overlaps.norms)
 
 
 def scales_of(overlaps: Overlaps, units: Units, rho: Array) -> Array:

@@ -182,7 +182,7 @@ def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: A
     trained = np.array([loss.numbers[name] for name in loss.trained or {}], dtype=float)
     if loss.norms:
         trained = np.append(trained, norm_entries((q / variance).mean(axis=0)))
-    return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta), trained, len(loss.norms))
+    return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta), trained, norms=len(loss.norms))
 
 
 def _stiffness(problem: Problem) -> float:

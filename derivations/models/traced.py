@@ -56,7 +56,7 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
         It fails, branches on a symbol, or returns no expression of these symbols; the sentence says why.
     """
     wanted, values = _arguments(function, parameters)
-    given = dict(zip(_ARRAYS, sizes.symbols(), strict=True))
+    given: dict[str, Any] = dict(zip(_ARRAYS, sizes.symbols(), strict=True))
     if "Q" in wanted and "Q" not in values:
         given["Q"] = norm_array(sizes.columns)
     numbers = {name: parameter_symbol(name) for name in values}

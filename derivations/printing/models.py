@@ -409,8 +409,8 @@ class _ScalarText:
             r"($\tau = 0$), whose $\hat V$ is $\hat{\mathsf{Q}}$ and whose other conjugates vanish. So $\lambda I$ in "
             r"the rows' problems is $\lambda I + \hat{\mathsf{Q}}$, and the free entropy has the term "
             r"$-\tfrac{1}{2} \operatorname{Tr}[\hat{\mathsf{Q}} \mathsf{Q}]$ more. In the regulariser, and in the "
-            r"training loss, $\lambda$ stays by itself. Stationarity in $\hat{\mathsf{Q}}$, and by the envelope theorem "
-            r"in $\mathsf{Q}$, whose entries $(i, j)$ and $(j, i)$ are one variable:"
+            r"training loss, $\lambda$ stays by itself. Stationarity in $\hat{\mathsf{Q}}$, and by the envelope "
+            r"theorem in $\mathsf{Q}$, whose entries $(i, j)$ and $(j, i)$ are one variable:"
         )
         page.formula((r"\mathsf{Q}", f"= {squares}"))
         value = self.law.definitions(model)[-1].value
