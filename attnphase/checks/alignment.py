@@ -38,6 +38,11 @@ class Frame:
         """What the frame leaves as it is."""
         return (*SCALARS, "trained") if self.problem.loss.trained else SCALARS
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Entries of Q, which stand among trained parameters, and which the frame would turn."""
+        return self.problem.loss.norms
+
     @classmethod
     def of(cls, problem: Problem, callback: Callback = silent) -> Frame:
         """The frame of a problem; `callback` is called if its kernels have to be compiled."""

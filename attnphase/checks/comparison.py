@@ -301,6 +301,8 @@ def _quantities(
             entries = [str(i + 1) for i in index]
             if name == "trained":
                 entries = [str(point["parameter"].to_numpy()[index])]
+                if entries[0] in frame.left_out:
+                    continue  # no frame turns them, and q or the norm tells the same
             label = f"{name}[{','.join(entries)}]" if index else name
             exact = float(theory[index]), float(np.nan_to_num(error[index]))
             measured = tuple(Measured.of(d, v, *exact) for d, v in zip(dimensions, values, strict=True) if len(v))

@@ -18,9 +18,9 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.processes.progress import Callback
 from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.norms import conjugates_of_norms
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["equations"]
 
@@ -80,10 +80,7 @@ class _Generic:
             **(of_prior or self.prior.arguments(conjugates)),
             field_mean=lambda values: values,
             envelope=envelope[:, None, None],
-            q=at.q[:, None],
-            V=at.V[:, None],
-            m=at.m[:, None],
-            theta=at.theta[:, None],
+            **at.beside(conjugates),
             **conjugates.by_name,
         )
         total = np.zeros(len(envelope))
@@ -114,7 +111,7 @@ def _displaced(x: Overlaps, rho: Array, size: float) -> Overlaps:
     margin = 0.3 * size * np.linalg.eigvalsh(rho).min()
     while np.linalg.eigvalsh(rho - theta.mT @ np.linalg.solve(q, theta)).min() < margin:
         theta = 0.9 * theta
-    return Overlaps(q, V, m, theta)
+    return replace(x, q=q, V=V, m=m, theta=theta)
 
 
 def equations(case: Case, callback: Callback) -> Iterator[Check]:
@@ -129,9 +126,9 @@ def equations(case: Case, callback: Callback) -> Iterator[Check]:
     callback("moments of the fields")
     means = case.means_at(generic.at)
     yield _law(case, generic, means)
-    if case.problem.loss.trained:
+    if case.problem.loss.fitted:
         callback("slopes of trained parameters")
-        yield _trained(case, generic)
+        yield _trained(generic)
     callback("energies at the proximal points")
     yield _envelopes(generic)
     callback("gradient of the free entropy in the overlaps")
@@ -146,14 +143,17 @@ def _in_conjugates(generic: _Generic) -> Check:
     c, image = generic.conjugates, generic.image
     size = abs(generic.at_image(c))
     worst = 0.0
-    for name, overlap in (("q_hat", image.V), ("V_hat", image.q), ("m_hat", image.m), ("theta_hat", image.theta)):
+    couplings = [("q_hat", image.V), ("V_hat", image.q), ("m_hat", image.m), ("theta_hat", image.theta)]
+    if c.Q_hat.size:
+        couplings.append(("Q_hat", image.trained[-image.norms :]))
+    for name, overlap in couplings:
         value = getattr(c, name)
         unit = np.abs(value).max()
         whole = max(unit * np.abs(overlap).max(), 1e-3 * size)  # what the two couple by
         for index in np.ndindex(value.shape):
             shift = np.zeros_like(value)
             shift[index] = _STEP * unit
-            if name in ("q_hat", "V_hat"):
+            if name in ("q_hat", "V_hat", "Q_hat"):
                 shift = (shift + shift.mT) / 2
             ends = [generic.at_image(replace(c, **{name: value + side * shift})) for side in (1, -1)]
             worst = max(worst, abs(ends[0] - ends[1]) / (2 * _STEP * whole))
@@ -183,10 +183,15 @@ class _Held:
 
     @classmethod
     def of(cls, channel: Channel, alpha: float, at: Overlaps) -> _Held:
+        channel = channel.at(at)
         passed = channel.evaluate(alpha, at, Starts.COLD)
         shape = channel.nodes_at(at)[0].shape
         fields = passed.minima.fields[:, 0].reshape(shape)
-        return cls(channel, at, passed.conjugates.mean(), passed.sampled, passed.envelope, passed.slopes, fields)
+        hats, norms = passed.conjugates.mean(), channel.system.norms
+        if norms:
+            slopes = alpha * passed.slopes[:, -norms:].mean(axis=0, keepdims=True)
+            hats = replace(hats, Q_hat=conjugates_of_norms(slopes, at.q.shape[-1]))
+        return cls(channel, at, hats, passed.sampled, passed.envelope, passed.slopes, fields)
 
     def energy(self, moved: Overlaps) -> Array:
         """Mean energy of the held points at other overlaps, per replicate (S,)."""
@@ -346,14 +351,15 @@ def _gradients(generic: _Generic, held: _Held) -> Array:
         for result, way in ((changes, held.energy), (couplings, lambda _: 0 * held.envelope)):
             upper, lower = (generic.minus_phi(end, way(end), hats, of_prior) for end in ends)
             result[i] = upper - lower
-    for block in _blocks(at):
-        changes[block] /= max(np.abs(couplings[block].mean(axis=1)).max(), 1e-300)
+    terms = np.abs(couplings.mean(axis=1))
+    for block in _blocks(at):  # of a loss that knows no teacher the term of theta vanishes
+        changes[block] /= max(terms[block].max(), 1e-3 * terms.max(), 1e-300)
     return changes.T
 
 
-def _trained(case: Case, generic: _Generic) -> Check:
+def _trained(generic: _Generic) -> Check:
     """The slopes of the mean loss in trained parameters, at the held proximal points, by differences."""
-    held, start = generic.held, initial_overlaps(case.problem, case.point.branch).trained
+    held, start = generic.held, generic.at.trained
     slopes, worst = held.slopes, 0.0
     for place, step in enumerate(_STEP * np.eye(len(start))):
         moved = (replace(generic.at, trained=start + side * step) for side in (1, -1))
@@ -392,8 +398,8 @@ def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
         loss_at_prox=at_prox,
         loss_at_omega=at_omega,
         length=generic.prior.kernels.length,
-        q=generic.at.q[:, None],
-        V=generic.at.V[:, None],
+        q=(sites := generic.at.beside(generic.conjugates))["q"],
+        V=sites["V"],
         **generic.conjugates.by_name,
     )
 
@@ -419,7 +425,7 @@ def _test_error(case: Case, generic: _Generic, means: Means) -> Check:
 
 def _sampled_losses(case: Case, at: Overlaps) -> Array:
     """Losses of samples without noise, with their weights, whose fields are drawn from the law at some overlaps."""
-    system, law = case.system, case.system.sample_law
+    system, law = case.system.at(at.trained), case.system.sample_law
     generator = np.random.default_rng([case.problem.integration.seed, 8])
     roots = matrix_root(law.clean_rho)
     given = np.linalg.solve(law.clean_rho, at.theta.mT).mT

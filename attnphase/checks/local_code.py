@@ -71,7 +71,10 @@ def backends(case: Case) -> Iterator[Check]:
 
 def symmetries(case: Case) -> Check:
     """The loss's symmetries on fields other than those they were found on."""
-    found, whole = loss_symmetries(case.system.kernels, case.system.sample_law.clusters), case.system.symmetries
+    found, whole = (
+        loss_symmetries(case.system.kernels, case.system.sample_law.clusters, case.system.norms),
+        case.system.symmetries,
+    )
     h, k = _fields(case, 91, 50, (-0.2, 1.1), (0.3, 1.0))
     losses = _compiled(case)
     reference = losses(h, k)

@@ -15,6 +15,7 @@ class RunsOwnFrame:
 
     scalars = ("overlap", "test_error", "linear_test_error")
     overlaps = ("q", "V", "theta")
+    left_out: tuple[str, ...] = ()
 
     def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
         """Overlaps of every run, (S, ...) like the dataset's."""

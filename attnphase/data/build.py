@@ -435,7 +435,7 @@ def assemble(
         name = coordinate_name(field)
         coordinates[name] = ((name,), np.asarray(values), coordinate(name, field))
     if any("parameter" in one.dims for one in known):
-        coordinates["parameter"] = (("parameter",), [*(problem.loss.trained or ())], coordinate("parameter"))
+        coordinates["parameter"] = (("parameter",), [*problem.loss.fitted], coordinate("parameter"))
     attributes = global_attributes(kind, title, problem.integration.seed, ", ".join(rules))
     attributes |= {"problem": problem.to_toml(), "problem_hash": problem.hash}
     return xr.Dataset(variables, coordinates, attributes)

@@ -56,4 +56,4 @@ def start_in(ds: xr.Dataset, problem: Problem, branch: str) -> Overlaps:
     except IndexError:
         raise ProblemError("start", "start has fewer tokens or clusters than the problem: start without it.") from None
     trained = {} if "trained" not in one else {"trained": one["trained"].to_numpy()}
-    return Overlaps(q, V, m[..., None], theta, **trained)
+    return Overlaps(q, V, m[..., None], theta, norms=len(problem.loss.norms), **trained)

@@ -299,7 +299,7 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
         dims, sizes = variable.dims_of(problem), columns[variable.name].shape[1:]
         for label, index in entries_of(variable.name, dims, sizes):
             if "parameter" in dims:
-                label = f"{variable.name}[{[*(problem.loss.trained or ())][index[0]]}]"
+                label = f"{variable.name}[{problem.loss.fitted[index[0]]}]"
             values = [column[index] for column in columns[variable.name]]
             if variable.meanings:
                 cells = [variable.meanings[int(value)] for value in values]

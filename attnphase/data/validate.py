@@ -71,7 +71,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     columns = problem.columns
     clusters = 1 + max(cluster for _, cluster in problem.sites)
     sizes = {"token": problem.tokens.length, "row": columns, "col": columns, "teacher": problem.teacher_columns}
-    sizes |= {"cluster": clusters, "parameter": len(problem.loss.trained or ())}
+    sizes |= {"cluster": clusters, "parameter": len(problem.loss.fitted)}
     if kind == "histogram":  # it is no experiment on a problem
         sizes = {"stage": len(HISTOGRAM_STAGES), "entries": len(HISTOGRAM_ENTRIES)}
     swept_fields = {ds[name].attrs.get("field", "") for name in leading}

@@ -285,7 +285,7 @@ def with_own(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variabl
     trained = tuple(  # with an error wherever the training loss has one: a single run's has none
         Variable("trained", ("parameter",), "trained parameters of the loss", "b", one.has_stderr, optional=True)
         for one in variables
-        if one.name == "training_loss" and problem.loss.trained
+        if one.name == "training_loss" and problem.loss.fitted
     )
     return (*variables[: place - 1], *trained, variables[place - 1], *metrics, *variables[place:])
 

@@ -21,6 +21,8 @@ from attnphase.experiments.trained import best_trained, of_samples
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.processes.threads import each
 from attnphase.rows.regularizer import RowRegularizer
+from attnphase.state_evolution.norms import conjugates_of_norms
+from attnphase.state_evolution.overlaps import norm_entries
 from attnphase.state_evolution.trained import TrainedPenalties
 
 __all__ = ["Risk"]
@@ -49,7 +51,7 @@ class Risk:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "regularizer", self.loss.problem.rows)
-        object.__setattr__(self, "penalties", TrainedPenalties.of(self.loss.problem.loss.trained or {}))
+        object.__setattr__(self, "penalties", TrainedPenalties.of(self.loss.problem.loss))
 
     @classmethod
     def of(cls, instance: Instance) -> Risk:
@@ -77,24 +79,38 @@ class Risk:
         return fields_of(self.samples.tokens, weights).reshape(-1, self.loss.problem.tokens.length, columns)
 
     def trained(self, weights: Tensor) -> Array:
-        """The loss's trained parameters (S, p) that minimise the risk at given weights."""
-        return self._best(self.fields(weights), slice(None))
+        """The loss's trained parameters that minimise the risk at given weights, and the entries of Q, (S, p)."""
+        return self._best(weights, self.fields(weights), slice(None))
 
-    def _best(self, h: Tensor, part: slice) -> Array:
+    def _best(self, weights: Tensor, h: Tensor, part: slice) -> Array:
         """Likewise of the runs of a part, whose samples' fields are (S n, L, r)."""
-        runs = len(self.samples.targets[part])
+        norms = np.zeros((len(weights), 0))
         if not self.loss.trained:
-            return np.zeros((runs, 0))
+            return norms
+        if self._norms:
+            norms = norm_entries((weights.mT @ weights / self.dimension).double().cpu().numpy())
         targets, grams = self.samples.targets[part].flatten(0, 1), self.samples.grams[part].flatten(0, 1)
-        return best_trained(self.loss, self.penalties, h, targets, grams, runs, self.dimension)
+        return best_trained(self.loss, self.penalties, h, targets, grams, norms, self.dimension)
 
-    def _loss_at(self, h: Tensor, part: slice) -> tuple[LocalLoss, Tensor | float]:
+    @property
+    def _norms(self) -> int:
+        """Number of the entries of Q that the loss takes."""
+        return len(self.loss.problem.loss.norms)
+
+    def _loss_at(self, trained: Array, h: Tensor) -> tuple[LocalLoss, Tensor | float]:
         """The loss with these parameters, and what they add to the risk of every run."""
         if not self.loss.trained:
             return self.loss, 0.0
-        trained = self._best(h, part)
         paid = self.dimension * self.penalties.values(trained)
         return self.loss.at(of_samples(trained, h)), torch.as_tensor(paid, dtype=h.dtype, device=h.device)
+
+    def _pull_of_norms(self, trained: Array, h: Tensor, part: slice) -> Tensor:
+        """Twice the derivative of the runs' losses in ``W^T W``, the matrix D with ``dloss = Tr[D dQ]`` over d."""
+        targets, grams = self.samples.targets[part].flatten(0, 1), self.samples.grams[part].flatten(0, 1)
+        _, slopes, _ = self.loss.trained_slopes(h, targets, grams, of_samples(trained, h))
+        sums = slopes[-self._norms :].reshape(self._norms, len(trained), -1).sum(dim=2).T.double().cpu().numpy()
+        matrices = conjugates_of_norms(sums, h.shape[2])[0] / self.dimension
+        return torch.as_tensor(matrices, dtype=h.dtype, device=h.device)
 
     def sample_losses(self, weights: Tensor) -> Tensor:
         """Losses of all samples, (S, n)."""
@@ -103,7 +119,7 @@ class Risk:
     def _losses(self, weights: Tensor) -> tuple[Tensor, Tensor | float]:
         """Losses of all samples, (S, n), and what trained parameters add to the risk."""
         h = self.fields(weights)
-        loss, paid = self._loss_at(h, slice(None))
+        loss, paid = self._loss_at(self._best(weights, h, slice(None)), h)
         values = loss.values(h, self.samples.targets.flatten(0, 1), self.samples.grams.flatten(0, 1))
         return values.reshape(self.samples.offsets.shape) + self.samples.offsets, paid
 
@@ -122,10 +138,13 @@ class Risk:
         samples, ridge = self.samples, self.regularizer.ridge
         tokens, targets, grams = samples.tokens[part], samples.targets[part], samples.grams[part]
         h = fields_of(tokens, weights).reshape(-1, self.loss.problem.tokens.length, columns)
-        loss, paid = self._loss_at(h, part)
+        trained = self._best(weights, h, part)
+        loss, paid = self._loss_at(trained, h)
         losses, slopes = loss.gradients(h, targets.flatten(0, 1), grams.flatten(0, 1))
         value = paid + losses.reshape(runs, -1).sum(dim=1) + samples.offsets[part].sum(dim=1)
         gradient = pull_back(tokens, slopes.reshape(runs, -1, columns)).add_(weights, alpha=ridge)
+        if self._norms:
+            gradient += weights @ self._pull_of_norms(trained, h, part)
         return value + ridge / 2 * weights.square().sum(dim=(1, 2)), gradient
 
     def sharp(self, weights: Tensor) -> Tensor:

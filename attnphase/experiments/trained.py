@@ -1,7 +1,7 @@
-"""Trained parameters of a loss at finite d: those that minimise the risk at given weights.
+"""Trained parameters of a loss at finite d: those that minimise the risk at given weights, and their Q.
 
-With them the risk is a function of the weights alone, whose gradient is that at fixed parameters.  So every optimiser
-of weights trains both.
+With them the risk is a function of the weights alone, whose gradient is that at fixed parameters, and what it has by
+Q = W^T W / d.  So every optimiser of weights trains both.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ def of_samples(trained: Array, h: Tensor) -> Tensor:
 
 
 def best_trained(
-    loss: LocalLoss, penalties: TrainedPenalties, h: Tensor, targets: Tensor, grams: Tensor, runs: int, dimension: int
+    loss: LocalLoss,
+    penalties: TrainedPenalties,
+    h: Tensor,
+    targets: Tensor,
+    grams: Tensor,
+    norms: Array,
+    dimension: int,
 ) -> Array:
-    """The minimisers (S, p), by Newton's method from the problem's values; a step that leads upwards is halved.
+    """The minimisers, by Newton's method from the problem's values, and Q: (S, p).
+
+    A step that leads upwards is halved.
 
     Parameters
     ----------
@@ -36,31 +44,37 @@ def best_trained(
         With trained parameters.
     penalties : TrainedPenalties
     h, targets, grams : tensors
-        Of the samples, (S n, ...), of so many runs.
-    runs, dimension : int
-        S and d.
+        Of the samples, (S n, ...).
+    norms : (S, n) array
+        The entries of Q, if the loss takes it.
+    dimension : int
+        d.
     """
+    runs, count = len(norms), len(loss.trained) - norms.shape[1]
 
     def seen(trained: Array) -> tuple[Array, Array, Array]:
         """The part of the risk that depends on the parameters, with its derivatives."""
+        trained = np.hstack([trained, norms])
         found = loss.trained_slopes(h, targets, grams, of_samples(trained, h))
         sums = (one.reshape(*one.shape[:-1], runs, -1).sum(dim=-1).double().cpu().numpy() for one in found)
         value, slopes, curvatures = (np.moveaxis(one, -1, 0) for one in sums)
         stiffness = penalties.curvatures(trained)[..., None] * np.eye(trained.shape[1])
         return (
             value + dimension * penalties.values(trained),
-            slopes + dimension * penalties.slopes(trained),
-            curvatures + dimension * stiffness,
+            (slopes + dimension * penalties.slopes(trained))[:, :count],
+            (curvatures + dimension * stiffness)[:, :count, :count],
         )
 
-    start = loss.parameters[list(loss.trained)].double().cpu().numpy()
+    if not count:
+        return norms
+    start = loss.parameters[list(loss.trained[:count])].double().cpu().numpy()
     trained = np.tile(start, (runs, 1))
     value, slopes, curvatures = seen(trained)
     for _ in range(_MOST_STEPS):
         step = newton_step(slopes, curvatures)
         going = np.abs((step * slopes).sum(axis=1)) > _SMALL_DECREASE * (dimension + np.abs(value))
         if not going.any():
-            return trained + step
+            return np.hstack([trained + step, norms])
         step[~going] = 0.0
         reached = seen(trained + step)
         for _ in range(_MOST_HALVINGS):
@@ -70,4 +84,4 @@ def best_trained(
             step[rises] /= 2
             reached = seen(trained + step)
         trained, (value, slopes, curvatures) = trained + step, reached
-    return trained
+    return np.hstack([trained, norms])

@@ -135,4 +135,5 @@ def _through(points: Sequence[BranchPoint], alpha: float) -> Overlaps:
     entries = zip(
         *((o.q, o.V, o.m, o.theta, o.trained) for o in (point.restart.overlaps for point in points)), strict=True
     )
-    return Overlaps(*(np.tensordot(weights, np.stack(each), axes=1) for each in entries))
+    moved = (np.tensordot(weights, np.stack(each), axes=1) for each in entries)
+    return Overlaps(*moved, norms=points[0].restart.overlaps.norms)

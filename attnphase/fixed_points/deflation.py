@@ -242,13 +242,14 @@ def _pull(basis: Array, poles: Array, at: Array) -> Array:
 def _image(overlaps: Overlaps, element: ProblemSymmetry) -> Overlaps:
     order, A, B = element
     places = list(order)
-    return Overlaps(
-        A @ overlaps.q[places] @ A.T,
-        A @ overlaps.V[places] @ A.T,
-        A @ overlaps.m[places],
-        A @ overlaps.theta[places] @ B.T,
-        overlaps.trained,
+    there = replace(
+        overlaps,
+        q=overlaps.q[places],
+        V=overlaps.V[places],
+        m=overlaps.m[places],
+        theta=overlaps.theta[places] @ B.T,
     )
+    return there.changed(A)
 
 
 def _invariants(overlaps: Overlaps, order: Sequence[int]) -> Array:
@@ -266,7 +267,7 @@ def _cleaned(search: _Search, overlaps: Overlaps) -> Overlaps:
     packed, images = overlaps.pack(), [one.pack() for one in search.images(overlaps)]
     near = [one for one in images if np.abs((one - packed) / search.scale).max() < _PRESENT]
     columns, rank = overlaps.theta.shape[-2:]
-    return Overlaps.unpack(np.mean(near, axis=0), len(overlaps.q), columns, rank)
+    return Overlaps.unpack(np.mean(near, axis=0), len(overlaps.q), columns, rank, overlaps.norms)
 
 
 def _measured(search: _Search, overlaps: Overlaps, found: int) -> Solution | None:
@@ -300,8 +301,9 @@ def _across_turns(whole: Family, at: Array, overlaps: Overlaps, generators: Arra
     columns, turns = overlaps.q.shape[-1], []
     for A in generators:
         q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
-        change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta, 0 * overlaps.trained)
-        moved = Overlaps.unpack(overlaps.pack() + change.pack(), len(overlaps.q), columns, overlaps.theta.shape[-1])
+        change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta, overlaps.rate_of_trained(A), norms=overlaps.norms)
+        packed, sizes = overlaps.pack() + change.pack(), (len(overlaps.q), columns, overlaps.theta.shape[-1])
+        moved = Overlaps.unpack(packed, *sizes, overlaps.norms)
         turns.append((whole.place(moved, whole.split(at)[1]) - at)[:-1])
     vectors, sizes, _ = np.linalg.svd(np.array(turns).reshape(-1, len(at) - 1).T, full_matrices=True)
     return vectors[:, int((sizes > _PRESENT).sum()) :]

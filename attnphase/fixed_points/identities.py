@@ -98,7 +98,7 @@ def _total_slope(map_: StateEvolution, x: Array, response: Response, step: tuple
 
 
 def _envelope_error(map_: StateEvolution, x: Array, response: Response, moved: Variations) -> float:
-    """Standard error of ``E[M]``, of which the conjugates are the derivatives in the overlaps."""
+    """Standard error of ``E[M]``, of which the conjugates and the slopes are the derivatives in the overlaps."""
     assert map_.last is not None
     hats = map_.last.conjugates.mean()
     dx, _ = propagate(moved.images, np.zeros((len(moved.images), len(response.measured))), response)
@@ -110,6 +110,7 @@ def _envelope_error(map_: StateEvolution, x: Array, response: Response, moved: V
         (hats.theta_hat, steps.theta, -1),
     )
     change = sum(factor * np.einsum("lij,nlij->n", hat[:, 0], step) for hat, step, factor in pairs)
+    change = change + map_.alpha * steps.trained @ map_.last.slopes.mean(axis=0)
     return float(np.linalg.norm(moved.energy + change)) / map_.alpha
 
 

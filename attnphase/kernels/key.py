@@ -64,8 +64,8 @@ class ModelKey:
             printed_scores(problem),
             finite,
             problem.target_noise > 0,
-            tuple(problem.loss.parameters or ()),
-            tuple(problem.loss.trained or ()),
+            tuple(problem.loss.numbers),
+            problem.loss.fitted,
         )
 
     def model(self) -> Any:
@@ -79,12 +79,12 @@ def model_numbers(problem: Problem) -> Array:
     Units are at the places `LENGTH_UNIT` and from `MATCHED` on, one a column; the parameters of the loss come last.
     """
     units, temperatures = Units.of(problem), (problem.student.temperature, problem.teacher.temperature)
-    own = (problem.loss.parameters or {}).values()
+    own = problem.loss.numbers.values()
     return np.array([problem.teacher.omega, *temperatures, np.sqrt(units.energy), *units.matched, *own], dtype=float)
 
 
 def trained_places(problem: Problem) -> list[int]:
-    """Where among these numbers the trained parameters of the loss stand."""
-    names, trained = [*(problem.loss.parameters or ())], [*(problem.loss.trained or ())]
+    """Where among these numbers stand those that training determines: trained parameters of the loss, and Q."""
+    names = [*problem.loss.numbers]
     first = len(model_numbers(problem)) - len(names)
-    return [first + names.index(name) for name in trained]
+    return [first + names.index(name) for name in problem.loss.fitted]

@@ -167,11 +167,24 @@ def _check_joint_gram(problem: Sections, given: list[str]) -> None:
         )
 
 
+def _check_norms(problem: Sections) -> None:
+    """Refuse what does not go with a loss of Q = W^T W / d."""
+    name = "loss.expression"
+    if not problem.regularizer.form.quadratic:
+        raise ProblemError(
+            name,
+            f'{name} takes Q, which does not go with regularizer.kind = "{problem.regularizer.kind}": write it without'
+            ' Q, or set regularizer.kind = "ridge".',
+        )
+
+
 def _check_loss(problem: Sections) -> None:
     kind = problem.loss.kind
     need = _unmet(problem, problem.loss.form.requires)
     if need:
         raise ProblemError("loss.kind", f'loss.kind = "{kind}" needs {need}: set it, or choose another loss.')
+    if problem.loss.norms:
+        _check_norms(problem)
     if not problem.loss.has_attention:
         default: Any
         for section in ("teacher", "student"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self
@@ -41,9 +42,10 @@ class Loss:
     expression
         For ``"expression"``: a formula of arrays as in NumPy: the student's fields ``h`` (L, r), the
         teacher's ``k`` (L, t), the labels' ``noise`` (L, L) of variance ``teacher.noise``, and the
-        numbers ``c`` (L) of the tokens' clusters, from 0. ``h0_1`` is ``h[0, 1]``; of one entry, ``h``
-        is a number. Or a function ``loss(h, k, noise, c)`` of such arrays of SymPy symbols, which a
-        problem calls once and replaces by a formula. Finite for all fields, and falling more slowly
+        numbers ``c`` (L) of the tokens' clusters, from 0, and the weights' own products ``Q`` = WᵀW/d
+        (r, r). ``h0_1`` is ``h[0, 1]``; of one entry, ``h`` is a number. Or a function
+        ``loss(h, k, noise, c, Q)`` of such arrays of SymPy symbols, which a problem calls once and
+        replaces by a formula. Finite for all fields, and falling more slowly
         than their square; ``sign`` takes no field of the student, since the loss would jump.
     parameters
         For ``"expression"``: numbers of the formula by name, such as ``{"beta": 2.0}``. Each can be
@@ -89,6 +91,12 @@ class Loss:
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_keys("loss", self, LOSSES, ("width", "expression", "parameters", "trained"))
+        for name in self.parameters or ():
+            if re.fullmatch(r"Q\d+_\d+", name):
+                raise ProblemError(
+                    "loss.parameters",
+                    f"loss.parameters.{name} has the name of an entry of Q = WᵀW/d: choose another name.",
+                )
         for name in self.trained or ():
             if name not in (self.parameters or ()):
                 raise ProblemError(
@@ -103,14 +111,32 @@ class Loss:
     @property
     def form(self) -> LossKind:
         """What its kind is: flags, and the symbolic model."""
-        trained = self.trained or {}
-        numbers = {name: None if name in trained else value for name, value in (self.parameters or {}).items()}
-        return LOSSES[self.kind].of(self.text, numbers, self._sizes)
+        return LOSSES[self.kind].of(
+            self.text,
+            {name: None if name in self.fitted else value for name, value in self.numbers.items()},
+            self._sizes,
+        )
 
     @property
     def text(self) -> str | None:
         """The formula; None of a function that no problem has called yet."""
         return self.expression if isinstance(self.expression, str) else None
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Names of the entries of Q = WᵀW/d, if the loss of a problem takes it: these numbers are of the weights."""
+        kind = LOSSES[self.kind]
+        return () if self._sizes is None else kind.norms(self.text, self._sizes, self.parameters or {})
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All numbers that the loss depends on, by name: its parameters, and for those of Q the identity."""
+        return {**(self.parameters or {}), **{name: float(len({*name[1:].split("_")}) == 1) for name in self.norms}}
+
+    @property
+    def fitted(self) -> tuple[str, ...]:
+        """Names of those numbers that training determines: what is trained, and Q."""
+        return (*(self.trained or ()), *self.norms)
 
     def with_sizes(self, sizes: Sizes) -> Self:
         """A copy that knows the sizes of a problem, of which formulas in arrays are."""
@@ -129,7 +155,7 @@ class Loss:
         return self.form.has_attention
 
     def refuse_trained(self, what: str) -> None:
-        """Refuse trained parameters, which something does not cover; `what` begins the sentence.
+        """Refuse trained parameters and Q, which something does not cover; `what` begins the sentence.
 
         Raises
         ------
@@ -140,4 +166,8 @@ class Loss:
                 "loss.trained",
                 f"{what} does not cover trained parameters, but loss.trained names {', '.join(self.trained)}: leave it"
                 " out, so that they keep their values in loss.parameters.",
+            )
+        if self.norms:
+            raise ProblemError(
+                "loss.expression", f"{what} does not cover losses of Q, but loss.expression takes Q: write it without."
             )

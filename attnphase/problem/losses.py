@@ -172,6 +172,10 @@ class LossKind(ABC):
         """
         return self
 
+    def norms(self, expression: str | None, sizes: Sizes, parameters: Mapping[str, float]) -> tuple[str, ...]:
+        """Names of the entries of ``Q = W^T W / d``, if a formula takes it and they are no parameters of the user's."""
+        return ()
+
     @abstractmethod
     def model(self, of: Architecture) -> Any:
         """The symbolic model (imports SymPy)."""
@@ -279,6 +283,10 @@ class Formula(LossKind):
         """See `LossKind`."""
         return Formula(expression or "", tuple(parameters.items()), sizes)
 
+    def norms(self, expression: str | None, sizes: Sizes, parameters: Mapping[str, float]) -> tuple[str, ...]:
+        """See `LossKind`; imports SymPy if there is a Q in the formula."""
+        return _norms(expression, sizes[1], tuple(parameters)) if expression and "Q" in expression else ()
+
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
         columns = of.rank * matrices_of_weights(of.tied)
@@ -289,6 +297,11 @@ class Formula(LossKind):
 @lru_cache(maxsize=64)
 def _roughness(expression: str, numbers: tuple[tuple[str, float | None], ...], sizes: Sizes | None) -> Roughness:
     return scalar.formula_roughness(expression, dict(numbers), sizes and scalar.Sizes(*sizes))
+
+
+@lru_cache(maxsize=64)
+def _norms(expression: str, columns: int, parameters: tuple[str, ...]) -> tuple[str, ...]:
+    return scalar.norm_names(columns) if scalar.takes_norms(expression, parameters) else ()
 
 
 @lru_cache(maxsize=64)

@@ -63,7 +63,7 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         _check_metric(problem, name, clusters)
     if loss.text is not None:
         sizes = length, problem.columns, problem.teacher_columns
-        check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.parameters or {})
+        check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers)
         for name, penalty in (loss.trained or {}).items():
             _check_trained(name, penalty, loss.text)
     if regularizer.expression is not None or (regularizer.prox is not None and may_look_up(regularizer.prox)):
@@ -261,12 +261,12 @@ def _check_metric(problem: Sections, name: str, clusters: Sequence[Sequence[int]
     _check_clusters(field, text, clusters)
     try:
         sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-        metric, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.parameters or ()))
+        metric, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.numbers))
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     for row in clusters[:_MOST_TRIED] or ((),):
         at = dict(zip(held.clusters, row, strict=False))
-        at |= dict(zip(held.parameters, (problem.loss.parameters or {}).values(), strict=True))
+        at |= dict(zip(held.parameters, problem.loss.numbers.values(), strict=True))
         _check_finite(field, metric.subs(at), [*held.student, *held.teacher, *held.noise], at, {})
 
 

@@ -40,7 +40,7 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
     ]
     if len(pairs) == 1:
         return [plain]
-    symmetries = leave_loss(system.kernels, pairs, system.sample_law.clusters)
+    symmetries = leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms)
     found: list[Overlaps] = []
     known: set[bytes] = set()
     for A, B in pairs:

@@ -47,7 +47,7 @@ class ChannelPass:
     minima : Minima
         Local minima of all nodes, for the next pass.
     slopes, curvatures : (S, p) and (S, p, p) arrays
-        ``E[dloss/db]`` and ``E[d2loss/db2]`` at the proximal point, of the trained parameters b.
+        ``E[dloss/db]`` and ``E[d2loss/db2]`` at the proximal point, of the trained parameters b and the entries of Q.
     """
 
     conjugates: Conjugates
@@ -133,7 +133,7 @@ class Channel:
         return floor
 
     def at(self, overlaps: Overlaps) -> Channel:
-        """The channel with the trained parameters of these overlaps."""
+        """The channel with the trained parameters and the Q of these overlaps."""
         return self if len(overlaps.trained) == 0 else replace(self, system=self.system.at(overlaps.trained))
 
     @cached_property

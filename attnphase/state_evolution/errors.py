@@ -256,7 +256,8 @@ class Displacements:
         mean = values.mean(axis=0)
         steps, change = propagate(images - images.mean(axis=0), values - mean, response)
         restored = restore_all(np.vstack([mean, change]), measured)
-        return cls(map_, x, steps, {name: restored[name] for name in ("q_hat", "V_hat", "m_hat", "theta_hat")})
+        names = ("q_hat", "V_hat", "m_hat", "theta_hat", *({"Q_hat"} & measured.keys()))
+        return cls(map_, x, steps, {name: restored[name] for name in names})
 
     def at(self, share: float = 1.0) -> Displaced | None:
         """The points at a share of the ways; -1 / (S - 1) is to those of all replicates but one.
@@ -266,8 +267,12 @@ class Displacements:
         overlaps = self.map_.sector.unpack_all(self.point + share * self.steps)
         if not overlaps.feasible(self.map_.system.spectrum.rho):
             return None
-        q_hat, V_hat, m_hat, theta_hat = ((x[0] + share * x[1:]).swapaxes(0, 1) for x in self.hats.values())
-        return Displaced(overlaps, Conjugates(q_hat, V_hat, m_hat[..., None], theta_hat))
+        hats = {name: x[0] + share * x[1:] for name, x in self.hats.items()}
+        q_hat, V_hat, m_hat, theta_hat = (
+            hats[name].swapaxes(0, 1) for name in ("q_hat", "V_hat", "m_hat", "theta_hat")
+        )
+        own = {"Q_hat": hats["Q_hat"][None]} if "Q_hat" in hats else {}
+        return Displaced(overlaps, Conjugates(q_hat, V_hat, m_hat[..., None], theta_hat, **own))
 
 
 def relative_error(error: Array, q: Array, rho: Array) -> float:

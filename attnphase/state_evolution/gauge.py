@@ -19,7 +19,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels
-from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.overlaps import Overlaps, norm_entries, norm_matrix
 
 __all__ = ["ROUNDING", "ROUNDS", "Gauge", "gauge_of"]
 
@@ -126,10 +126,11 @@ def _exponential(antisymmetric: Array) -> Array:
 
 
 @lru_cache(maxsize=32)
-def gauge_of(kernels: Kernels, clusters: tuple[tuple[float, ...], ...] = ((),)) -> Gauge:
+def gauge_of(kernels: Kernels, clusters: tuple[tuple[float, ...], ...] = ((),), norms: int = 0) -> Gauge:
     """The generators of a loss: the changes of columns along which it has no slope at random fields.
 
-    A user's own loss needs no declaration.  It has to hold for all numbers of the tokens' clusters.
+    A user's own loss needs no declaration.  It has to hold for all numbers of the tokens' clusters.  Of a loss whose
+    last numbers are so many entries of Q these are turns alone, which change Q too.
     """
     length, r = kernels.length, kernels.columns
     if r == 1:
@@ -148,27 +149,54 @@ def gauge_of(kernels: Kernels, clusters: tuple[tuple[float, ...], ...] = ((),)) 
     h, label = (np.tile(values, (len(clusters), 1, 1)) for values in (h, label))
     label = np.concatenate([label, numbers], axis=-1)
     samples = len(h)
-    constants = generator.uniform(0.2, 0.8, (length, length)), kernels.some_numbers
+    mixing = generator.uniform(0.2, 0.8, (length, length))
     variance = generator.uniform(0.3, 0.9, length)
     units = np.eye(length * r).reshape(-1, length, r)
 
-    def slopes(step: float) -> Array:
+    def slopes(step: float, numbers: Array) -> Array:
         """Along every field, by four points, (samples, L, r)."""
         points = [h[:, None] + side * step * units for side in (-2.0, -1.0, 1.0, 2.0)]
         fields = np.ascontiguousarray(np.concatenate(points, axis=1).reshape(-1, length, r))
         labels = np.ascontiguousarray(np.repeat(label, 4 * len(units), axis=0))
         losses = np.empty(len(fields))
-        kernels.losses_at(fields, labels, *constants, variance, losses)
-        values = losses.reshape(samples, 4, length, r)
-        return (values[:, 0] - 8 * values[:, 1] + 8 * values[:, 2] - values[:, 3]) / (12 * step)
+        kernels.losses_at(fields, labels, mixing, numbers, variance, losses)
+        return _slope(losses.reshape(samples, 4, length, r), step)
 
-    coarse, fine = slopes(_STEP), slopes(_STEP / 2)
-    smooth = np.abs(coarse - fine).max(axis=(1, 2)) <= _ACCURATE * np.abs(fine).max()
-    equations = np.einsum("nla,nlb->nab", fine, h)[smooth].reshape(-1, r * r)
+    def pulls(step: float, numbers: Array) -> Array:
+        """``dloss = Tr[P dQ]/2`` likewise, (samples, r, r)."""
+        values = np.empty((samples, 4, norms))
+        for side, entry in np.ndindex(4, norms):
+            moved, losses = numbers.copy(), np.empty(samples)
+            moved[entry - norms] += (-2.0, -1.0, 1.0, 2.0)[side] * step
+            kernels.losses_at(h, label, mixing, moved, variance, losses)
+            values[:, side, entry] = losses
+        return norm_matrix(_slope(values, step), r) * (1 + np.eye(r))
+
+    def equations_at(numbers: Array) -> Array:
+        """The slopes along all changes at some numbers, where they are known, (samples, r^2)."""
+        coarse, fine = slopes(_STEP, numbers), slopes(_STEP / 2, numbers)
+        smooth = np.abs(coarse - fine).max(axis=(1, 2)) <= _ACCURATE * np.abs(fine).max()
+        found = np.einsum("nla,nlb->nab", fine, h)
+        if norms:
+            found = found + pulls(_STEP / 2, numbers) @ norm_matrix(numbers[-norms:], r)
+        return found[smooth].reshape(-1, r * r)
+
+    several = [kernels.some_numbers]
+    for _ in range(2 if norms else 0):
+        root = generator.normal(size=(r, r))
+        several.append(np.append(several[0][:-norms], norm_entries(root @ root.T)))
+    equations = np.concatenate([equations_at(numbers) for numbers in several])
     if len(equations) < r * r or not equations.any():  # kinks everywhere, or steps: slopes tell nothing
         return Gauge(np.zeros((0, r, r)), np.zeros((0, r, r)))
     _, sizes, rows = np.linalg.svd(equations, full_matrices=False)
-    return Gauge(*_parts(_exact(rows[sizes <= _VANISHES * sizes.max()]).reshape(-1, r, r)))
+    turns, stretches = _parts(_exact(rows[sizes <= _VANISHES * sizes.max()]).reshape(-1, r, r))
+    return Gauge(turns, stretches[:0] if norms else stretches)
+
+
+def _slope(values: Array, step: float) -> Array:
+    """Derivative by values at -2, -1, 1 and 2 steps, along the second axis."""
+    found: Array = (values[:, 0] - 8 * values[:, 1] + 8 * values[:, 2] - values[:, 3]) / (12 * step)
+    return found
 
 
 def _exact(rows: Array) -> Array:

@@ -19,7 +19,8 @@ from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.line_rules import rule_at
 from attnphase.state_evolution.nets import rule_of_nets
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
+from attnphase.state_evolution.norms import conjugates_of_norms, held
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_matrix, whole_and_without
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Element, Sector
 from attnphase.state_evolution.system import System
@@ -159,7 +160,7 @@ class StateEvolution:
         """The image of a point by its conjugates, which are kept."""
         conjugates = self.sector.symmetrized(result.conjugates)
         if self.sector.trained:
-            conjugates = replace(conjugates, trained=self._next_trained(x, self.alpha, result))
+            conjugates = self._with_trained(conjugates, x, self.alpha, result)
         result = replace(result, conjugates=conjugates)
         self.minima, self.last = result.minima, result
         image = self.image(result.conjugates.mean())
@@ -169,16 +170,26 @@ class StateEvolution:
         self._known = x.copy(), self.lift, packed
         return packed.copy()
 
-    def _next_trained(self, x: Array, alpha: float, at: ChannelPass) -> Array:
-        """What becomes of the trained parameters at ``x``, by each replicate's slopes, (1, S, p)."""
-        trained, slopes = self.unpack(x).trained, self.system.penalties.slopes
-        return (trained + newton_step(alpha * at.slopes + slopes(trained), self._stiffness(x, alpha, at)))[None]
+    def _with_trained(self, conjugates: Conjugates, x: Array, alpha: float, at: ChannelPass) -> Conjugates:
+        """Conjugates with the next trained parameters, by each replicate's slopes at ``x``, and with Q_hat."""
+        trained, count = self.unpack(x).trained, self.sector.trained - self.system.norms
+        slopes = alpha * at.slopes + self.system.penalties.slopes(trained)
+        found = trained[:count] + newton_step(slopes[:, :count], self._stiffness(x, alpha, at))
+        conjugates = replace(conjugates, trained=found[None])
+        if not self.system.norms:
+            return conjugates
+        Q_hat = conjugates_of_norms(slopes[:, count:], self.sector.columns)
+        Q, bend = norm_matrix(trained[count:], self.sector.columns), alpha * at.curvatures.mean(axis=0)[count:, count:]
+        return replace(conjugates, Q_hat=self.sector.symmetrized_norms(Q_hat), at=(Q, bend))
 
     def _stiffness(self, x: Array, alpha: float, at: ChannelPass) -> Array:
         """Second derivatives of the objective in the trained parameters, at fixed weights."""
-        penalty = self.system.penalties.curvatures(self.unpack(x).trained)
+        penalty, count = (
+            self.system.penalties.curvatures(self.unpack(x).trained),
+            self.sector.trained - self.system.norms,
+        )
         curvature: Array = alpha * at.curvatures.mean(axis=0) + np.diag(penalty)
-        return curvature
+        return curvature[:count, :count]
 
     def has_minimum(self, x: Array) -> bool:
         """Whether at ``x``, evaluated last, the local problems and the objective in trained parameters have minima."""
@@ -186,7 +197,7 @@ class StateEvolution:
             return False
         if not self.sector.trained or self.last is None:
             return True
-        return bool(np.linalg.eigvalsh(self._stiffness(x, self.alpha, self.last)).min() > 0)
+        return bool((np.linalg.eigvalsh(self._stiffness(x, self.alpha, self.last)) > 0).all())
 
     def _is_at(self, x: Array) -> bool:
         """Whether the last evaluation was made at ``x``, and inside the domain."""
@@ -242,7 +253,7 @@ class StateEvolution:
 
     def _balanced(self, conjugates: Conjugates) -> Conjugates:
         """Conjugates whose images have the least norm that the loss's gauge leaves them, see `gauge`."""
-        return self.prior.balanced(conjugates, self.system.gauge)
+        return self.prior.balanced(held(self.prior, conjugates), self.system.gauge)
 
     def images(self) -> Array:
         """What every replicate makes of the image at the last evaluation, lifted into the domain, (S, D); NaN beyond.
@@ -314,16 +325,14 @@ class StateEvolution:
             loss_at_prox=loss_at_prox[:, None, None],
             loss_at_omega=loss_at_omega[:, None, None],
             length=self.system.problem.tokens.length,
-            q=overlaps.q[:, None],
-            V=overlaps.V[:, None],
-            q_hat=hats.q_hat,
-            V_hat=hats.V_hat,
-            m_hat=hats.m_hat,
-            theta_hat=hats.theta_hat,
+            q=(sites := overlaps.beside(hats))["q"],
+            V=sites["V"],
+            **hats.by_name,
         )
         paid = float(self.system.penalties.values(overlaps.trained))
         observables |= {name: observables[name] + paid for name in ("training_loss", "training_loss_direct")}
         trained = {"trained": images.trained} if self.sector.trained else {}
+        trained |= {"Q_hat": hats.Q_hat[0]} if self.system.norms else {}
         return {
             "q": images.q,
             "V": images.V,
@@ -349,7 +358,7 @@ class StateEvolution:
         scaled = Conjugates(*(factor * one for one in (hats.q_hat, hats.V_hat, hats.m_hat, hats.theta_hat)))
         if self.sector.trained:
             assert self._known is not None
-            scaled = replace(scaled, trained=self._next_trained(self._known[0], alpha, self.last))
+            scaled = self._with_trained(scaled, self._known[0], alpha, self.last)
         other = self.under(scaled)
         other.alpha, other.prior = alpha, replace(self.prior, strength=ridge)
         return other
@@ -389,14 +398,8 @@ class StateEvolution:
             **self.prior.arguments(hats),
             field_mean=lambda values: values,
             envelope=self.last.envelope.mean().reshape(1, 1, 1),
-            q=overlaps.q[:, None],
-            V=overlaps.V[:, None],
-            m=overlaps.m[:, None],
-            theta=overlaps.theta[:, None],
-            q_hat=hats.q_hat,
-            V_hat=hats.V_hat,
-            m_hat=hats.m_hat,
-            theta_hat=hats.theta_hat,
+            **overlaps.beside(hats),
+            **hats.by_name,
         )
         paid = self.system.penalties.values(overlaps.trained)
         return float(sum(np.sum(term) for term in terms.values()) + paid)

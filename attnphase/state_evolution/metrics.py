@@ -54,9 +54,9 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
         Numbers that tell points apart.
     """
     length, columns, rank = problem.tokens.length, problem.columns, problem.teacher_columns
-    parameters = dict(problem.loss.parameters or {})
+    parameters = problem.loss.numbers
     function = metrics.metric_function(tuple(problem.metrics.values()), length, columns, rank, tuple(parameters))
-    numbers = np.array([*(parameters | dict(zip(problem.loss.trained or (), overlaps.trained, strict=True))).values()])
+    numbers = np.array([*(parameters | dict(zip(problem.loss.fitted, overlaps.trained, strict=True))).values()])
     deviation = np.sqrt(problem.teacher.noise) if function.noisy else 0.0
     student, fields = length * columns, length * (columns + rank)
     seed = problem.integration.seed, _STREAM, *stream

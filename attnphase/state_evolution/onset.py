@@ -203,7 +203,8 @@ def _of_prior(map_: StateEvolution, conjugates: Conjugates) -> Array:
 
     q_hat, V_hat = (np.repeat(x, len(sides), axis=1) for x in (conjugates.q_hat, conjugates.V_hat))
     m_hat, theta_hat = of_sides(sides[:, :count], conjugates.m_hat), of_sides(sides[:, count:], conjugates.theta_hat)
-    images = map_.prior.of_replicates(Conjugates(q_hat, V_hat, m_hat, theta_hat), lift=True)
+    own = replace(conjugates, q_hat=q_hat, V_hat=V_hat, m_hat=m_hat, theta_hat=theta_hat)
+    images = map_.prior.of_replicates(own, lift=True)
     if images is None:
         raise ArithmeticError("the uninformed point lies at the edge of the domain")
     ends = np.concatenate([images.m.reshape(len(sides), -1), images.theta.reshape(len(sides), -1)], axis=1)

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["VANISHING", "Conjugates", "Overlaps", "packed_scales", "whole_and_without", "without_each"]
+__all__ = [
+    "VANISHING",
+    "Conjugates",
+    "Overlaps",
+    "norm_entries",
+    "norm_matrix",
+    "packed_scales",
+    "whole_and_without",
+    "without_each",
+]
 
 
 VANISHING = 1e-6
@@ -32,6 +41,17 @@ def _places(size: int) -> NDArray[np.intp]:
     places = np.empty((size, size), dtype=np.intp)
     places[rows, columns] = places[columns, rows] = np.arange(len(rows))
     return places
+
+
+def norm_entries(matrix: Array) -> Array:
+    """The independent entries (..., n) of symmetric matrices (..., r, r), in the order of `norm_names`."""
+    entries: Array = matrix[..., *_triangle(matrix.shape[-1])]
+    return entries
+
+
+def norm_matrix(entries: Array, columns: int) -> Array:
+    """Inverse of `norm_entries`."""
+    return entries.take(_places(columns), axis=-1)
 
 
 _NONE = np.zeros(0)
@@ -56,7 +76,9 @@ class Overlaps:
     theta : (L, r, t) array
         ``W^T Sigma_l Q_star / d``.
     trained : (p,) array
-        The trained parameters of the loss, which belong to no site.
+        What belongs to no site: the trained parameters of the loss, and the entries of Q = W^T W / d if it takes Q.
+    norms : int
+        Number of the last of these that are entries of Q.
     """
 
     q: Array
@@ -64,11 +86,21 @@ class Overlaps:
     m: Array
     theta: Array
     trained: Array = field(default_factory=lambda: _NONE)
+    norms: int = field(default=0, kw_only=True)
 
     @property
     def by_name(self) -> dict[str, Array]:
         """The overlaps, without trained parameters."""
         return {"q": self.q, "V": self.V, "m": self.m, "theta": self.theta}
+
+    def beside(self, conjugates: Conjugates) -> dict[str, Array]:
+        """Under the names of the derived equations, with the sites of conjugates, and an axis for replicates."""
+        found = {name: one[:, None] for name, one in self.by_name.items()}
+        if not conjugates.Q_hat.size:
+            return found
+        Q = norm_matrix(self.trained[-self.norms :], self.q.shape[-1])[None, None]
+        others = {name: Q if name == "q" else 0 * one[:1] for name, one in found.items()}
+        return {name: np.concatenate([one, others[name]]) for name, one in found.items()}
 
     def feasible(self, rho: Array) -> bool:
         """Whether q and V are positive definite and the teacher's covariance ``rho`` (L, t, t) allows theta.
@@ -119,17 +151,38 @@ class Overlaps:
     def stacked(cls, many: Sequence[Overlaps]) -> Overlaps:
         """Several overlaps, whose number stands before the token axis."""
         entries = zip(*((o.q, o.V, o.m, o.theta, o.trained) for o in many), strict=True)
-        return cls(*(np.array(each) for each in entries))
+        return cls(*(np.array(each) for each in entries), norms=many[0].norms)
 
     def replicate(self, s: int) -> Overlaps:
         """One of the replicates that stand behind the token axis."""
         return Overlaps(
-            self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s], self.trained[s] if self.trained.size else _NONE
+            self.q[:, s],
+            self.V[:, s],
+            self.m[:, s],
+            self.theta[:, s],
+            self.trained[s] if self.trained.size else _NONE,
+            norms=self.norms,
         )
 
     def changed(self, g: Array) -> Overlaps:
         """Overlaps of the weights ``W g^T``, with g (..., r, r) of the site, of every replicate, or of all."""
-        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta, self.trained)
+        trained = self.trained_of(g) if self.norms else self.trained
+        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta, trained, norms=self.norms)
+
+    def trained_of(self, g: Array) -> Array:
+        """What is trained, and Q of the weights ``W g^T``, with g (..., r, r): (..., p)."""
+        Q = norm_matrix(self.trained[..., len(self.trained.T) - self.norms :], g.shape[-1])
+        found = norm_entries(g @ Q @ g.mT)
+        rest = self.trained[..., : len(self.trained.T) - self.norms]
+        return np.concatenate([np.broadcast_to(rest, (*found.shape[:-1], rest.shape[-1])), found], axis=-1)
+
+    def rate_of_trained(self, A: Array) -> Array:
+        """How `trained_of` changes along the turns ``exp(A t)`` at t = 0, with A antisymmetric."""
+        rate = 0 * self.trained
+        if self.norms:
+            Q = norm_matrix(self.trained[-self.norms :], len(A))
+            rate[-self.norms :] = norm_entries(A @ Q - Q @ A)
+        return rate
 
     def pack(self) -> Array:
         """Independent entries as one vector: upper triangles of q and V, then m, theta, and what is trained.
@@ -144,8 +197,8 @@ class Overlaps:
         return np.concatenate([part.reshape(*several, -1) for part in parts], axis=-1)
 
     @classmethod
-    def unpack(cls, vector: Array, length: int, columns: int, teacher_rank: int) -> Overlaps:
-        """Inverse of `pack`, also of several rows (..., P)."""
+    def unpack(cls, vector: Array, length: int, columns: int, teacher_rank: int, norms: int = 0) -> Overlaps:
+        """Inverse of `pack`, also of several rows (..., P); the last `norms` numbers are entries of Q."""
         several, entries = vector.shape[:-1], columns * (columns + 1) // 2
         triangle, places = length * entries, _places(columns)
         q, V = (
@@ -156,7 +209,7 @@ class Overlaps:
         m = rest[..., : length * columns].reshape(*several, length, columns, 1)
         last = length * columns * (1 + teacher_rank)
         theta = rest[..., length * columns : last].reshape(*several, length, columns, teacher_rank)
-        return cls(q, V, m, theta, rest[..., last:])
+        return cls(q, V, m, theta, rest[..., last:], norms=norms)
 
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
@@ -164,13 +217,13 @@ class Overlaps:
         Blocks that vanish (q, m and theta of the trivial point, theta of the positional branch) are measured against a
         millionth of their natural size, set by the teacher's variance.
         """
-        return packed_scales(self.pack(), self.q.shape[-1], rho)
+        return packed_scales(self.pack(), self.q.shape[-1], rho, self.norms)
 
 
-def packed_scales(packed: Array, columns: int, rho: Array) -> Array:
-    """`Overlaps.scales` of packed overlaps (P,) with so many student columns."""
+def packed_scales(packed: Array, columns: int, rho: Array, norms: int = 0) -> Array:
+    """`Overlaps.scales` of packed overlaps (P,) with so many student columns, and entries of Q."""
     length, rank = rho.shape[:2]
-    starts, block = _blocks(length, columns, rank, len(packed))
+    starts, block = _blocks(length, columns, rank, len(packed), norms)
     floors = _floors(rho) + (VANISHING,) * (len(starts) - 4)  # trained parameters have a natural size of one
     return np.maximum(np.maximum.reduceat(np.abs(packed), starts), floors)[block]
 
@@ -185,11 +238,11 @@ def _floors(rho: Array) -> tuple[float, ...]:
 
 
 @cache
-def _blocks(length: int, columns: int, rank: int, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where q, V, m, theta and each trained parameter begin among packed overlaps, and to which each entry belongs."""
+def _blocks(length: int, columns: int, rank: int, count: int, norms: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where q, V, m, theta, each trained parameter and Q begin among packed overlaps, and which entry is of which."""
     triangle = length * columns * (columns + 1) // 2
     sizes = [triangle, triangle, length * columns, length * columns * rank]
-    sizes += [1] * (count - sum(sizes))
+    sizes += [1] * (count - sum(sizes) - norms) + ([norms] if norms else [])
     return np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 
 
@@ -215,6 +268,12 @@ class Conjugates:
     theta_hat : (L, S, r, t) array
     trained : (1, S, p) array
         Of the trained parameters, which have no conjugate: their next values, see `trained`.
+    Q_hat : (1, S, r, r) array
+        Of Q = W^T W / d, which a loss of Q adds to the ridge; without entries if the loss takes no Q.
+    norms : (1, S, n) array
+        The next values of the entries of Q, if they are not those of the images; see `norms.held`.
+    at : pair of (r, r) and (n, n) arrays, optional
+        Q where the conjugates were found, and second derivatives of ``alpha E[loss]`` in its entries there.
     """
 
     q_hat: Array
@@ -222,28 +281,42 @@ class Conjugates:
     m_hat: Array
     theta_hat: Array
     trained: Array = field(default_factory=lambda: _NONE[None, None])
+    Q_hat: Array = field(default_factory=lambda: np.zeros((1, 1, 0, 0)))
+    norms: Array = field(default_factory=lambda: _NONE[None, None])
+    at: tuple[Array, Array] | None = field(default=None, kw_only=True)
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Conjugates:
         """What was measured of them, without replicates, with an axis for one."""
         q_hat, V_hat, m_hat, theta_hat = (values[name][:, None] for name in ("q_hat", "V_hat", "m_hat", "theta_hat"))
-        return cls(q_hat, V_hat, m_hat[..., None], theta_hat)
+        own = {"Q_hat": values["Q_hat"][None, None]} if "Q_hat" in values else {}
+        return cls(q_hat, V_hat, m_hat[..., None], theta_hat, **own)
 
     @property
     def by_name(self) -> dict[str, Array]:
-        """Under the names of the derived equations, which know no trained parameters."""
-        return {"q_hat": self.q_hat, "V_hat": self.V_hat, "m_hat": self.m_hat, "theta_hat": self.theta_hat}
+        """Under the names of the derived equations, which know no trained parameters.
+
+        Q is the q of one more site, of tokens of variance one without encodings and teacher.
+        """
+        found = {"q_hat": self.q_hat, "V_hat": self.V_hat, "m_hat": self.m_hat, "theta_hat": self.theta_hat}
+        if not self.Q_hat.size:
+            return found
+        Q_hat = np.broadcast_to(self.Q_hat, self.V_hat[:1].shape)
+        others = {name: Q_hat if name == "V_hat" else 0 * one[:1] for name, one in found.items()}
+        return {name: np.concatenate([one, others[name]]) for name, one in found.items()}
+
+    @property
+    def _parts(self) -> tuple[Array, ...]:
+        return self.q_hat, self.V_hat, self.m_hat, self.theta_hat, self.trained, self.Q_hat, self.norms
 
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept; without `mean`, which takes longer than the sums of so few numbers."""
-        parts = (*self.by_name.values(), self.trained)
-        return Conjugates(*(np.add.reduce(x, axis=1, keepdims=True) / x.shape[1] for x in parts))
+        return Conjugates(*(np.add.reduce(x, axis=1, keepdims=True) / x.shape[1] for x in self._parts), at=self.at)
 
     def whole_and_without(self) -> Conjugates:
         """The mean, and behind it the means over all replicates but one: 1 + S replicates."""
-        return Conjugates(*(whole_and_without(x, 1) for x in (*self.by_name.values(), self.trained)))
+        return Conjugates(*(whole_and_without(x, 1) for x in self._parts), at=self.at)
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
-        trained = self.trained[:, s : s + 1] if self.trained.size else self.trained
-        return Conjugates(*(x[:, s : s + 1] for x in self.by_name.values()), trained=trained)
+        return Conjugates(*(x[:, s : s + 1] if x.size else x for x in self._parts), at=self.at)

@@ -19,7 +19,7 @@ from attnphase.rows.moments import RowMoments
 from attnphase.rows.regularizer import RowRegularizer
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.gauge import ROUNDING, ROUNDS, Gauge
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_entries
 
 __all__ = ["Prior"]
 
@@ -105,7 +105,7 @@ class Prior:
             Outside the domain, add to V_hat what brings the smallest curvature to a tenth of lambda. Not the map any
             more, but it leads poor starts, where the loss is concave, towards larger overlaps and so into the domain.
         """
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         if not np.isfinite(curvature).all():
             return None
         lowest = self._margin(curvature)
@@ -126,7 +126,7 @@ class Prior:
         if self.has_image(conjugates):
             images = self._images(conjugates)
             parts = (images.q, images.V, images.m, images.theta)
-            return Overlaps(*(x.swapaxes(0, 1) for x in parts), trained=images.trained)
+            return Overlaps(*(x.swapaxes(0, 1) for x in parts), trained=images.trained, norms=images.norms)
         count = conjugates.q_hat.shape[1]
         each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(count)]
         inside = [image for image in each if image is not None]
@@ -134,27 +134,26 @@ class Prior:
 
     def has_image(self, conjugates: Conjugates) -> bool:
         """Whether the rows' problems have minima on all atoms."""
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         return bool(np.isfinite(curvature).all() and self._margin(curvature) > 0)
 
     def _images(self, conjugates: Conjugates) -> Overlaps:
         """Equation (7) inside its domain, with the replicates behind the sites."""
-        q, V, m, theta = self.maps.overlaps_from_conjugates(
-            **self.atoms(conjugates),
-            q_hat=conjugates.q_hat,
-            V_hat=conjugates.V_hat,
-            m_hat=conjugates.m_hat,
-            theta_hat=conjugates.theta_hat,
-        )
+        q, V, m, theta = self.maps.overlaps_from_conjugates(**self.atoms(conjugates), **conjugates.by_name)
+        trained, count = conjugates.trained[0], 0
+        if conjugates.Q_hat.size:
+            norms = conjugates.norms[0] if conjugates.norms.size else norm_entries(symmetric(q[-1]))
+            trained = np.concatenate([np.broadcast_to(trained, (len(norms), trained.shape[1])), norms], axis=-1)
+            q, V, m, theta, count = q[:-1], V[:-1], m[:-1], theta[:-1], norms.shape[1]
         V = symmetric(V)
         if self.rows is not None:
             floor = _VARIANCE_FLOOR / self._stiffness * self.spectrum.site_variances[:, None, None, None]
             V = V + floor * np.eye(self.kernels.columns)
-        return Overlaps(symmetric(q), V, m, theta, conjugates.trained[0])
+        return Overlaps(symmetric(q), V, m, theta, trained, norms=count)
 
     def norms(self, conjugates: Conjugates) -> Array:
         """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""
-        return _mean(self.spectrum.weights, self._squares(conjugates, self._resolvent(self._curvature(conjugates))))
+        return _mean(self.spectrum.weights, self._squares(conjugates, self.resolvent(conjugates)))
 
     def balanced(self, conjugates: Conjugates, gauge: Gauge) -> Conjugates:
         """Conjugates whose image has norms that are stationary along the stretches of the ridge's gauge.
@@ -162,7 +161,7 @@ class Prior:
         Multipliers of the stretches are added to V_hat, by Newton's method. The norms fall with their multipliers, so
         that there is one solution; at a fixed point of the exact map it is zero. Conjugates without an image stay.
         """
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         if not len(gauge.stretches) or not np.isfinite(curvature).all() or self._margin(curvature) <= 0:
             return conjugates
         weights, stretches = self.spectrum.weights, gauge.stretches
@@ -187,16 +186,24 @@ class Prior:
             shift = shift + step
         return replace(conjugates, V_hat=conjugates.V_hat + share[:, None, None, None] * shift)
 
+    def resolvent(self, conjugates: Conjugates) -> Array:
+        """``R`` of the ridge on every atom, (A, S, r, r)."""
+        return self._resolvent(self.curvature(conjugates))
+
     def _resolvent(self, curvature: Array) -> Array:
         found: Array = np.linalg.inv(curvature + self.strength * np.eye(curvature.shape[-1])).astype(float, copy=False)
         return found
 
     def _squares(self, conjugates: Conjugates, resolvent: Array) -> Array:
         """``E w w^T`` of the ridge on every atom, (A, S, r, r)."""
-        linear = self._linear(conjugates)
-        sources = self._over_sites(conjugates.q_hat) + linear @ self.spectrum.second_moments[:, None] @ linear.mT
-        squares: Array = resolvent @ sources @ resolvent
+        squares: Array = resolvent @ self.source_squares(conjugates) @ resolvent
         return symmetric(squares)
+
+    def source_squares(self, conjugates: Conjugates) -> Array:
+        """Second moments of the sources b on every atom, (A, S, r, r)."""
+        linear: Any = self._linear(conjugates)
+        found: Array = self._over_sites(conjugates.q_hat) + linear @ self.spectrum.second_moments[:, None] @ linear.mT
+        return found
 
     def _linear(self, conjugates: Conjugates) -> Array:
         """The part of the source b that is linear in (tau, pi), (A, S, r, P + t)."""
@@ -210,9 +217,10 @@ class Prior:
         """Unit of the penalty's curvature."""
         return 1.0 if self.units is None else self.units.curvature
 
-    def _curvature(self, conjugates: Conjugates) -> Array:
-        """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r); a mean one on `_unseen` atoms."""
-        return self._over_sites(conjugates.V_hat, self._stiff_gamma(conjugates))
+    def curvature(self, conjugates: Conjugates) -> Array:
+        """``sum_s gamma_s V_hat_s + Q_hat`` on every atom, (A, S, r, r); a mean one on `_unseen` atoms."""
+        curvature = self._over_sites(conjugates.V_hat, self._stiff_gamma(conjugates))
+        return curvature + conjugates.Q_hat if conjugates.Q_hat.size else curvature
 
     def _unseen(self, conjugates: Conjugates) -> NDArray[np.bool_]:
         """Atoms without variance and ``m_hat tau``, (A,): only an even penalty acts there, so that weights are zero."""
@@ -255,13 +263,15 @@ class Prior:
         the rows' minimisers with tau and pi, and their response.
         """
         if self.rows is None:
-            return self._points
+            return self.arguments(conjugates)
         solved = self._rows(conjugates)
         return {name: solved[name] for name in ("gamma", "tau", "pi", "w", "chi", "spectral_mean")}
 
     def arguments(self, conjugates: Conjugates) -> dict[str, Any]:
         """The same under the names of `free_entropy_terms` and `observables`."""
-        return self._points if self.rows is None else self._rows(conjugates)
+        if self.rows is not None:
+            return self._rows(conjugates)
+        return self._points_with_norms if conjugates.Q_hat.size else self._points
 
     def density(self, conjugates: Conjugates) -> Array:
         """Share of the weights that are not zero, per replicate."""
@@ -282,6 +292,13 @@ class Prior:
             "pi": pi[:, None, :, None],
             "spectral_mean": _mean_over(weights),
         }
+
+    @cached_property
+    def _points_with_norms(self) -> dict[str, Any]:
+        """With a site of variance one and without encodings behind the others, whose q is ``W^T W / d``."""
+        gamma, tau = (self._points[name] for name in ("gamma", "tau"))
+        one, none = np.ones_like(gamma[:1]), np.zeros_like(tau[:1])
+        return self._points | {"gamma": np.concatenate([gamma, one]), "tau": np.concatenate([tau, none])}
 
     def _rows(self, conjugates: Conjugates) -> dict[str, Any]:
         """The rows' problems as points, replicate by replicate."""
@@ -319,7 +336,7 @@ class Prior:
         """The rows' effective sources on every atom and replicate."""
         spectrum, atoms = self.spectrum, self.spectrum.gamma.shape[1]
         replicates = conjugates.q_hat.shape[1]
-        curvature = self._curvature(conjugates)
+        curvature = self.curvature(conjugates)
         # the source b is linear in (tau, pi), which is Gaussian on an atom
         linear: Any = self._linear(conjugates)
         mean = (linear @ spectrum.mean[:, None, :, None])[..., 0]

@@ -40,7 +40,7 @@ def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
     """Images per replicate as packed vectors, (S, P)."""
     q, V, m, theta = (measured[name] for name in ("q", "V", "m", "theta"))
     trained = measured.get("trained", np.zeros((len(q), 0)))
-    return map_.sector.pack_all(Overlaps(q, V, m[..., None], theta, trained))
+    return map_.sector.pack_all(Overlaps(q, V, m[..., None], theta, trained, norms=map_.sector.norms))
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,14 +102,14 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
     # squares are even in m and in theta: where these vanish they change nothing, and stay zero along every direction
     m, theta = (np.full_like(x, x.any()) for x in (overlaps.m, overlaps.theta))
     q, V, trained = map(np.ones_like, (overlaps.q, overlaps.V, overlaps.trained))
-    moving = Overlaps(q, V, m, theta, trained).pack() > 0
+    moving = replace(overlaps, q=q, V=V, m=m, theta=theta, trained=trained).pack() > 0
     free = np.flatnonzero((np.abs(shifts).max(axis=0) > 0) & moving)
     directions = np.zeros((min(len(shifts), len(free)), shifts.shape[1]))
     _, widths, directions[:, free] = np.linalg.svd(shifts[:, free], full_matrices=False)
     sizes = overlaps.q.shape[0], overlaps.q.shape[-1], overlaps.theta.shape[-1]
 
     def moved(step: Array) -> Overlaps:
-        return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
+        return Overlaps.unpack(overlaps.pack() + step * scale, *sizes, overlaps.norms)
 
     def squares_at(there: Overlaps) -> Array:
         channel = near.at(there)

@@ -39,11 +39,17 @@ class Sector:
     units : Units or None
         In which coordinates are given; None for ones.
     trained : int
+<<<<<<< HEAD
         Number of the loss's trained parameters, which no symmetry changes.
     free : Gauge or None
         Turns of the student's columns that leave the loss unchanged, and that no symmetry of the start forbids.
     start : Overlaps or None
         As which points are turned where there are such.
+=======
+        Number of the loss's trained parameters, which no symmetry changes, and of the entries of Q.
+    norms : int
+        Number of the latter.
+>>>>>>> q-1127
     """
 
     basis: Array
@@ -53,8 +59,12 @@ class Sector:
     teacher_rank: int
     units: Units | None = None
     trained: int = 0
+<<<<<<< HEAD
     free: Gauge | None = None
     start: Overlaps | None = None
+=======
+    norms: int = 0
+>>>>>>> q-1127
 
     @classmethod
     def of(
@@ -84,6 +94,7 @@ class Sector:
         kept = _unchanged(start, symmetries, _packed(units, length, columns, rank, trained))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
+<<<<<<< HEAD
         basis = _basis_of(key, length, columns, rank, trained)
         free = None if gauge is None or not len(gauge.turns) else gauge.left_by([A for _, A, _ in group])
         if free is None or not len(free.turns):
@@ -100,6 +111,10 @@ class Sector:
         m, theta = (x.reshape(-1, *x.shape[-3:]) for x in (images.m, images.theta))
         turns = [self.free.turn(replace(images, m=m[s], theta=theta[s]), self.start) for s in range(len(theta))]
         return images.changed(np.reshape(turns, (*several, 1, self.columns, self.columns)))
+=======
+        basis = _basis_of(key, length, columns, rank, trained, start.norms)
+        return cls(basis, group, length, columns, rank, units, trained, start.norms)
+>>>>>>> q-1127
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
@@ -111,11 +126,14 @@ class Sector:
 
     def unpack(self, vector: Array) -> Overlaps:
         """Overlaps with the given coordinates."""
-        return Overlaps.unpack(self.sizes * (self.basis @ vector), self.length, self.columns, self.teacher_rank)
+        return self._unpacked(self.sizes * (self.basis @ vector))
 
     def unpack_all(self, vectors: Array) -> Overlaps:
         """Overlaps with coordinates (N, D); their number stands before the site axis."""
-        return Overlaps.unpack(self.sizes * (vectors @ self.basis.T), self.length, self.columns, self.teacher_rank)
+        return self._unpacked(self.sizes * (vectors @ self.basis.T))
+
+    def _unpacked(self, packed: Array) -> Overlaps:
+        return Overlaps.unpack(packed, self.length, self.columns, self.teacher_rank, self.norms)
 
     def symmetrized(self, conjugates: Conjugates) -> Conjugates:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
@@ -129,7 +147,12 @@ class Sector:
         mean = _exact_mean(side_by_side * signs if signs is not None else left @ side_by_side @ right)
         r = self.columns
         parts = mean[..., :r], mean[..., r : 2 * r], mean[..., 2 * r : 2 * r + 1], mean[..., 2 * r + 1 :]
-        return Conjugates(*parts, conjugates.trained)
+        return replace(conjugates, **dict(zip(("q_hat", "V_hat", "m_hat", "theta_hat"), parts, strict=True)))
+
+    def symmetrized_norms(self, matrices: Array) -> Array:
+        """The same of matrices (1, S, r, r) of columns that belong to no site."""
+        _, students, _ = self._elements
+        return _exact_mean(students @ matrices @ students.mT)
 
     @cached_property
     def _elements(self) -> tuple[NDArray[np.int64], Array, Array]:
@@ -155,7 +178,7 @@ class Sector:
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""
-        return packed_scales(self.basis @ vector, self.columns, _in_units(rho, self.units))[self._first]
+        return packed_scales(self.basis @ vector, self.columns, _in_units(rho, self.units), self.norms)[self._first]
 
     @cached_property
     def sizes(self) -> Array:
@@ -186,7 +209,7 @@ class Sector:
 
     def errors(self, vector: Array) -> Overlaps:
         """Standard errors of the coordinates as those of the entries."""
-        return Overlaps.unpack(self.sizes * (np.abs(self.basis) @ vector), self.length, self.columns, self.teacher_rank)
+        return self._unpacked(self.sizes * (np.abs(self.basis) @ vector))
 
 
 def _exact_mean(values: Array) -> Array:
@@ -199,14 +222,15 @@ def _transformed(overlaps: Overlaps, elements: tuple[NDArray[np.int64], Array, A
     """Images under several symmetries, whose number stands in front."""
     order, A, B = elements
     q, V, m, theta = (values[order] for values in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
-    return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT, overlaps.trained)
+    trained = overlaps.trained_of(A[:, 0]) if overlaps.norms else overlaps.trained
+    return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT, trained, norms=overlaps.norms)
 
 
 def scales_of(overlaps: Overlaps, units: Units, rho: Array) -> Array:
     """As `Overlaps.scales`, for a problem of other units than one."""
     length, columns, teacher_rank = overlaps.theta.shape
     sizes = _packed(units, length, columns, teacher_rank, len(overlaps.trained))
-    return sizes * packed_scales(overlaps.pack() / sizes, columns, _in_units(rho, units))
+    return sizes * packed_scales(overlaps.pack() / sizes, columns, _in_units(rho, units), overlaps.norms)
 
 
 def _in_units(rho: Array, units: Units | None) -> Array:
@@ -234,7 +258,12 @@ def _unchanged(start: Overlaps, symmetries: Sequence[ProblemSymmetry], sizes: Ar
 
 @lru_cache(maxsize=64)
 def _basis_of(
-    group: tuple[tuple[tuple[int, ...], bytes, bytes], ...], length: int, columns: int, teacher_rank: int, trained: int
+    group: tuple[tuple[tuple[int, ...], bytes, bytes], ...],
+    length: int,
+    columns: int,
+    teacher_rank: int,
+    trained: int,
+    norms: int,
 ) -> Array:
     """What a group of symmetries leaves unchanged, of the packed overlaps: an orbit of entries a column."""
     orders, students, teachers = zip(*group, strict=True)
@@ -245,7 +274,7 @@ def _basis_of(
     for i in range(size):
         if covered[i]:
             continue
-        unit = Overlaps.unpack(np.eye(size)[i], length, columns, teacher_rank)
+        unit = Overlaps.unpack(np.eye(size)[i], length, columns, teacher_rank, norms)
         mean = _transformed(unit, (np.array(orders), A, B)).pack().mean(axis=0)
         orbit = np.sign(np.where(np.abs(mean) > 1e-12, mean, 0.0))
         covered |= orbit != 0

@@ -75,8 +75,7 @@ class Spread:
     @cached_property
     def _resolvent(self) -> Array:
         """``R`` of the ridge on every atom, (A, S, r, r)."""
-        curvature = np.einsum("pa,psij->asij", self.system.spectrum.gamma, self.conjugates.V_hat)
-        return np.linalg.inv(curvature + self.system.prior.strength * np.eye(curvature.shape[-1]))
+        return self.system.prior.resolvent(self.conjugates)
 
 
 def at_most(matrices: Array, bound: Array) -> Array:

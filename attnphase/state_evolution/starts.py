@@ -12,7 +12,7 @@ from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.branches import BRANCHES, Branch
-from attnphase.state_evolution.overlaps import VANISHING, Overlaps
+from attnphase.state_evolution.overlaps import VANISHING, Overlaps, norm_entries
 from attnphase.state_evolution.sizes import Sizes
 
 __all__ = [
@@ -179,8 +179,10 @@ def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: A
     m = np.einsum("ij,ajl,a->li", signal, moments[:, :, :count], weights)[:, :, None]
     V = 0.5 * variance / _stiffness(problem) * np.eye(problem.columns)
     loss = problem.loss
-    trained = np.array([(loss.parameters or {})[name] for name in loss.trained or {}], dtype=float)
-    return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta), trained)
+    trained = np.array([loss.numbers[name] for name in loss.trained or {}], dtype=float)
+    if loss.norms:
+        trained = np.append(trained, norm_entries((q / variance).mean(axis=0)))
+    return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta), trained, norms=len(loss.norms))
 
 
 def _stiffness(problem: Problem) -> float:

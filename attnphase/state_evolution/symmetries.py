@@ -13,6 +13,7 @@ from attnphase.errors import SolverError
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.overlaps import norm_entries, norm_matrix
 from attnphase.state_evolution.sample_law import SampleLaw
 
 __all__ = [
@@ -40,10 +41,11 @@ _MOST_CANDIDATES = 4096
 
 
 @lru_cache(maxsize=32)
-def loss_symmetries(kernels: Kernels, clusters: Clusters = ((),)) -> tuple[Element, ...]:
+def loss_symmetries(kernels: Kernels, clusters: Clusters = ((),), norms: int = 0) -> tuple[Element, ...]:
     """Signed permutations (A, B) of student and teacher columns with ``loss(h A^T, k B^T) = loss(h, k)``.
 
-    Whatever noise the labels have stays as it is, and so do the clusters, of whose numbers all have to be given.
+    Whatever noise the labels have stays as it is, and so do the clusters, of whose numbers all have to be given. A loss
+    of Q, whose last numbers are so many entries of it, is taken at ``A Q A^T`` on the left.
 
     They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
     declaration. Beyond four columns only reflections are tried.
@@ -60,10 +62,12 @@ def loss_symmetries(kernels: Kernels, clusters: Clusters = ((),)) -> tuple[Eleme
     """
     columns, rank = kernels.columns, kernels.teacher_rank
     candidates = list(itertools.product(_signed_permutations(columns), _signed_permutations(rank)))
-    return leave_loss(kernels, candidates, clusters)
+    return leave_loss(kernels, candidates, clusters, norms)
 
 
-def leave_loss(kernels: Kernels, candidates: Sequence[Element], clusters: Clusters = ((),)) -> tuple[Element, ...]:
+def leave_loss(
+    kernels: Kernels, candidates: Sequence[Element], clusters: Clusters = ((),), norms: int = 0
+) -> tuple[Element, ...]:
     """Those of some pairs (A, B), the identity first, with ``loss(h A^T, k B^T) = loss(h, k)`` on random fields.
 
     Parameters
@@ -72,6 +76,8 @@ def leave_loss(kernels: Kernels, candidates: Sequence[Element], clusters: Cluste
     candidates : sequence of pairs
     clusters : tuple of tuples
         The numbers of the tokens' clusters for which this has to hold, see `SampleLaw.clusters`.
+    norms : int
+        See `loss_symmetries`.
 
     Raises
     ------
@@ -79,11 +85,13 @@ def leave_loss(kernels: Kernels, candidates: Sequence[Element], clusters: Cluste
         The loss is no number on some of the fields.
     """
     for numbers in clusters:
-        candidates = _of_clusters(kernels, candidates, numbers)
+        candidates = _of_clusters(kernels, candidates, numbers, norms)
     return tuple(candidates)
 
 
-def _of_clusters(kernels: Kernels, candidates: Sequence[Element], numbers: tuple[float, ...]) -> list[Element]:
+def _of_clusters(
+    kernels: Kernels, candidates: Sequence[Element], numbers: tuple[float, ...], norms: int
+) -> list[Element]:
     """The candidates that leave the losses of samples with these clusters."""
     generator = np.random.default_rng(20)
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
@@ -97,7 +105,9 @@ def _of_clusters(kernels: Kernels, candidates: Sequence[Element], numbers: tuple
     labels = [np.concatenate([k @ B.T, noise, own], axis=-1) for _, B in candidates]
     teacher = np.ascontiguousarray(np.concatenate(labels))
     losses = np.empty(len(fields))
-    kernels.losses_at(fields, teacher, mixing, kernels.some_numbers, variance, losses)
+    for part in [slice(one, one + _SAMPLES) for one in range(0, len(fields), _SAMPLES)] if norms else [slice(None)]:
+        own = _turned(kernels.some_numbers, candidates[(part.start or 0) // _SAMPLES][0], norms)
+        kernels.losses_at(fields[part], teacher[part], mixing, own, variance, losses[part])
     losses = losses.reshape(len(candidates), _SAMPLES)
     if not np.isfinite(losses[0]).all():
         raise SolverError(
@@ -108,10 +118,18 @@ def _of_clusters(kernels: Kernels, candidates: Sequence[Element], numbers: tuple
     return [element for element, holds in zip(candidates, same, strict=True) if holds]
 
 
-def is_sign_symmetric(kernels: Kernels, clusters: Clusters = ((),)) -> bool:
+def _turned(numbers: Array, A: Array, norms: int) -> Array:
+    """A loss's numbers with ``A Q A^T`` for the entries of Q, which are the last of them."""
+    if not norms:
+        return numbers
+    Q = norm_matrix(numbers[-norms:], len(A))
+    return np.concatenate([numbers[:-norms], norm_entries(A @ Q @ A.T)])
+
+
+def is_sign_symmetric(kernels: Kernels, clusters: Clusters = ((),), norms: int = 0) -> bool:
     """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself."""
     minus_h, minus_k = -np.eye(kernels.columns), -np.eye(kernels.teacher_rank)
-    found = loss_symmetries(kernels, clusters)
+    found = loss_symmetries(kernels, clusters, norms)
     wanted = ((minus_h, -minus_k), (-minus_h, minus_k))
     return all(any(np.array_equal(A, a) and np.array_equal(B, b) for A, B in found) for a, b in wanted)
 
@@ -181,7 +199,7 @@ def problem_symmetries(
     elements = []
     allowed = [
         (A, B)
-        for A, B in loss_symmetries(kernels, law.clusters)
+        for A, B in loss_symmetries(kernels, law.clusters, len(problem.loss.norms))
         if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B)
     ]
     for order in site_permutations(problem, spectrum, law):

@@ -78,7 +78,7 @@ class System:
         return _built(problem, kernels_for(problem), threads)
 
     def at(self, trained: Array) -> System:
-        """The system with other values of the trained parameters of the loss."""
+        """The system with other values of the trained parameters of the loss, and of Q."""
         mixing, numbers = self.parameters[0], self.parameters[1].copy()
         numbers[self._places] = trained
         hash(self)  # it stays the same to what is cached
@@ -99,8 +99,13 @@ class System:
 
     @property
     def trained(self) -> int:
-        """Number of the trained parameters of the loss."""
+        """Number of the trained parameters of the loss, and of the entries of Q, which stand behind them."""
         return len(self._places)
+
+    @cached_property
+    def norms(self) -> int:
+        """Number of the independent entries of ``Q = W^T W / d``, if the loss takes it."""
+        return len(self.problem.loss.norms)
 
     @cached_property
     def _places(self) -> NDArray[np.intp]:
@@ -114,8 +119,8 @@ class System:
 
     @cached_property
     def penalties(self) -> TrainedPenalties:
-        """What their values add to the objective."""
-        return TrainedPenalties.of(self.problem.loss.trained or {})
+        """What their values add to the objective; those of Q nothing."""
+        return TrainedPenalties.of(self.problem.loss)
 
     @cached_property
     def prior(self) -> Prior:
@@ -131,7 +136,7 @@ class System:
     def gauge(self) -> Gauge:
         """Linear changes of the student's columns that leave the loss unchanged, as far as the regulariser has them."""
         form = self.problem.regularizer.form
-        gauge = gauge_of(self.kernels, self.sample_law.clusters)
+        gauge = gauge_of(self.kernels, self.sample_law.clusters, self.norms)
         return gauge.of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
 
     def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:
@@ -159,7 +164,7 @@ class System:
     @property
     def has_even_loss(self) -> bool:
         """Whether the loss is unchanged by the signs of the student's fields, and by those of the teacher's."""
-        return is_sign_symmetric(self.kernels, self.sample_law.clusters)
+        return is_sign_symmetric(self.kernels, self.sample_law.clusters, self.norms)
 
     @property
     def reflects(self) -> bool:

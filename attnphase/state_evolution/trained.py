@@ -7,7 +7,6 @@ The root does not depend on that, nor does whatever is derived from the whole ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.lazy import loaded_on_use
+from attnphase.problem.loss import Loss
 
 with loaded_on_use(__name__):
     import sympy
@@ -37,10 +37,10 @@ class TrainedPenalties:
     functions: tuple[tuple[Any, Any, Any], ...]
 
     @classmethod
-    def of(cls, trained: Mapping[str, str]) -> TrainedPenalties:
-        """Those of a problem's ``loss.trained``."""
+    def of(cls, loss: Loss) -> TrainedPenalties:
+        """Those of a problem's ``loss.trained``, and behind them zero for every entry of Q: the weights pay for it."""
         found = []
-        for name, text in trained.items():
+        for name, text in {**(loss.trained or {}), **dict.fromkeys(loss.norms, "0")}.items():
             b = model.parameter_symbol(name)
             formula = formulas.parse_formula(text, {name: b})
             orders = formula, formula.diff(b), formula.diff(b, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -30,10 +30,14 @@ __all__ = [
     "formula_label_planes",
     "formula_loss",
     "formula_roughness",
+    "norm_array",
+    "norm_names",
     "takes_clusters",
+    "takes_norms",
 ]
 
 _CLUSTER = re.compile(r"c\d*")  # a name of the number of a token's cluster
+_NORM = re.compile(r"Q|Q\d+_\d+")  # of an entry of W^T W / d
 _PARALLEL = 1e-12  # by what normals of parallel planes may differ
 
 
@@ -52,7 +56,7 @@ class ScalarModel:
         ``prox(omega, k, V)``, the minimiser of the local problem for one token and one column as a list of pairs
         (value, condition): the first whose condition holds, the last one's being None.  For losses with kinks.
     parameters, trained : tuple of str
-        Names of the loss's own numbers, and those of them that are trained.
+        Names of the loss's own numbers, and those of them that are trained; entries of ``Q = W^T W / d`` are both.
     """
 
     name: str
@@ -67,6 +71,11 @@ class ScalarModel:
     trained: tuple[str, ...] = ()
     has_grams = False  # the fields are all it depends on, at every d
     rows = None
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Those of them that are entries of ``Q = W^T W / d``."""
+        return tuple(name for name in self.trained if name in norm_names(self.columns))
 
     @property
     def lift(self) -> tuple[int, ...]:
@@ -163,9 +172,31 @@ def field_names(h: Any, k: Any, noise: Any, clusters: Any = None) -> tuple[dict[
     return numbers | single | {"L": Integer(len(h))}, arrays
 
 
+def norm_names(columns: int) -> tuple[str, ...]:
+    """Names of the independent entries of ``Q = W^T W / d``, as parameters of a loss: its upper triangle."""
+    return tuple(f"Q{i}_{j}" for i in range(columns) for j in range(i, columns))
+
+
+def norm_array(columns: int) -> Any:
+    """``Q`` as an array of the symbols of these parameters."""
+    return array([[parameter_symbol(f"Q{min(i, j)}_{max(i, j)}") for j in range(columns)] for i in range(columns)])
+
+
+def _with_norms(
+    names: Mapping[str, Any], arrays: Mapping[str, Any], parameters: Iterable[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Names of numbers and of arrays, with those of Q if its entries are among the parameters."""
+    columns = arrays["h"].shape[1]
+    if not {*norm_names(columns)} <= {*parameters}:
+        return {**names}, {**arrays}
+    norms = norm_array(columns)
+    entries = {f"Q{i}_{j}": norms[i, j] for i, j in np.ndindex(norms.shape)}
+    return {**names, **entries, **({"Q": norms.item()} if columns == 1 else {})}, {**arrays, "Q": norms}
+
+
 def _fixed(arrays: Mapping[str, Any]) -> set[Any]:
-    """The entries of the arrays other than the student's fields: nobody differentiates a loss in them."""
-    return {entry for name, values in arrays.items() if name != "h" for entry in values.flat}
+    """The entries of the arrays other than h and Q: nobody differentiates a loss in them."""
+    return {entry for name, values in arrays.items() if name not in ("h", "Q") for entry in values.flat}
 
 
 def formula_loss(
@@ -182,7 +213,7 @@ def formula_loss(
     ``h0_1`` is ``h[0, 1]``, of token 0 and column 1; where there is one entry, ``h`` is a number too.
     ``noise[0, 1]`` is the noise on entry (0, 1) of the labels; without noise it is zero.  ``c[0]`` is the number of
     the cluster of token 0, from 0, and ``L`` the number of tokens.  Names of `parameters` stand for numbers that the
-    formula does not give, some of which are `trained`.
+    formula does not give, some of which are `trained`; those of `norm_names` among them are the array ``Q``.
 
     Raises
     ------
@@ -197,6 +228,9 @@ def formula_loss(
         clusters = array([row[-1] for row in k]) if clustered else None
         names, arrays = field_names(array([[*row] for row in h]), array(teacher), array(noise), clusters)
         taken = {*names, *arrays, *FUNCTIONS, *ARRAY_FUNCTIONS}
+        names, arrays = _with_norms(names, arrays, parameters)
+        if "Q" in arrays:
+            taken.add("Q")
         for name in parameters:
             if name in taken:
                 raise FormulaError(
@@ -222,6 +256,17 @@ def takes_clusters(text: str) -> bool:
     """Whether a formula holds a name of a token's cluster, ``c0``, ... or ``c``; not if it cannot be read."""
     try:
         return any(_CLUSTER.fullmatch(name) for name in names_in(text))
+    except FormulaError:
+        return False
+
+
+def takes_norms(text: str, parameters: Sequence[str] = ()) -> bool:
+    """Whether a formula holds a name of ``W^T W / d``, ``Q`` or ``Q0_1``, that is no parameter of its own.
+
+    Not if it cannot be read.
+    """
+    try:
+        return any(_NORM.fullmatch(name) and name not in parameters for name in names_in(text))
     except FormulaError:
         return False
 
@@ -317,6 +362,7 @@ def _parts(
         names, arrays = field_names(*symbols)
         h, k, _, c = symbols
         student, clusters, places = {*h.flat}, {*c}, {k[place]: place for place in np.ndindex(k.shape)}
+        names, arrays = _with_norms(names, arrays, parameters)
     loss = parse_formula(text, names | own, arrays, _fixed(arrays)).xreplace(known)
     return loss, places, student, clusters | ({*own.values()} - known.keys())
 

@@ -16,7 +16,7 @@ from derivations.models.foreign import ForeignError, contained
 from derivations.models.formula_lines import FormulaError, shortened
 from derivations.models.functions import Step, with_known_functions
 from derivations.models.model import parameter_symbol
-from derivations.models.scalar import Sizes
+from derivations.models.scalar import Sizes, norm_array, norm_names
 
 __all__ = ["Traced", "traced"]
 
@@ -39,7 +39,7 @@ class Traced(NamedTuple):
 
 
 def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, float]) -> Traced:
-    """Call a function of the arrays ``h``, ``k``, ``noise`` and ``c``, or of some of these, and write down its value.
+    """Call a function of the arrays ``h``, ``k``, ``noise``, ``c`` and ``Q``, or of some, and write down its value.
 
     Parameters
     ----------
@@ -55,8 +55,10 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
     FormulaError
         It fails, branches on a symbol, or returns no expression of these symbols; the sentence says why.
     """
-    given = dict(zip(_ARRAYS, sizes.symbols(), strict=True))
     wanted, values = _arguments(function, parameters)
+    given: dict[str, Any] = dict(zip(_ARRAYS, sizes.symbols(), strict=True))
+    if "Q" in wanted and "Q" not in values:
+        given["Q"] = norm_array(sizes.columns)
     numbers = {name: parameter_symbol(name) for name in values}
     arguments = {name: given[name] if name in given else numbers[name] for name in wanted}
     try:
@@ -69,7 +71,8 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
     strange = sorted(map(str, expression.free_symbols - known))
     if strange:
         raise FormulaError(f"its value holds {shortened(strange[0])}, which is none of its arguments.")
-    return Traced(_text(expression, [*values]), values)
+    taken = [*values, *(norm_names(sizes.columns) if "Q" in given else ())]
+    return Traced(_text(expression, taken), values)
 
 
 def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
@@ -82,9 +85,9 @@ def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) ->
     for name, argument in signature.parameters.items():
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
             raise FormulaError(f'it takes "{argument}", but must name its arguments: h, k, noise, c and numbers.')
-        if name in _ARRAYS:
-            continue
         value = parameters.get(name, argument.default)
+        if name in _ARRAYS or (name == "Q" and value is argument.empty):
+            continue
         if value is argument.empty:
             raise FormulaError(f'its argument "{name}" has no value: give it a default, or set loss.parameters.{name}.')
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):

@@ -19,7 +19,7 @@ from derivations.printing.document import Page, cited
 from derivations.printing.latex import EquationPrinter
 from derivations.printing.setting import Setting
 
-__all__ = ["Law", "ModelText", "Sizes", "score_names", "text_of"]
+__all__ = ["PRODUCTS", "Law", "ModelText", "Sizes", "score_names", "text_of"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,12 @@ class ModelText(Protocol):
         """The section that defines the model and its risk."""
         ...
 
+    def products(self, page: Page, squares: str) -> None:
+        """The section on losses of ``Q = W^T W / d``, if this is one, by the mean of a row's ``w w^T``."""
+        ...
 
+
+PRODUCTS = "Products of the columns"
 _MEANS = r"Means over the fields of a training sample are over $\mathsf{Z}$ too; test errors"
 
 
@@ -157,6 +162,9 @@ class _AttentionText:
             f"${teacher_score}$ teacher of rank ${sizes.teacher_rank}$, {law.regularizer}"
             f"{', mixture tokens' if law.clusters else ''}{', value matrix' if model.values else ''}"
         )
+
+    def products(self, page: Page, squares: str) -> None:
+        """Attention takes no Q."""
 
     def definitions(self, page: Page) -> None:
         page.heading("Model", "D")
@@ -359,19 +367,65 @@ class _ScalarText:
         definitions = law.definitions(model)
         for definition in definitions:
             page.defined((definition,))
-        if model.trained:
+        if model.norms:
+            page.text(
+                r"The loss takes the products of the weights' columns, $\mathsf{Q} = W^\top W / d$: "
+                + ", ".join(
+                    rf"$\mathsf{{Q}}_{{{i + 1} {j + 1}}} = {parameter_symbol(name)}$"
+                    for name, (i, j) in zip(model.norms, _triangle(model.columns), strict=True)
+                )
+                + rf". The section {PRODUCTS} has their equations."
+            )
+        trained = [name for name in model.trained if name not in model.norms]
+        if trained:
             page.text(
                 r"Some numbers of the loss are trained with the weights. Each adds a function $r$ of its own to the "
                 r"risk divided by $d$, which is stationary in it where (by the envelope theorem, with $h$ at the "
                 r"minimum of the sample's local problem)"
             )
-        for name in model.trained:
+        for name in trained:
             b = parameter_symbol(name)
             slope = rf"\frac{{\partial \ell}}{{\partial {b}}}"
             page.formula(
                 (rf"\alpha\, \mathbb{{E}}\left[{slope}\right] + r_{{{b}}}'({b})", "= 0"),
                 (slope, f"= {EquationPrinter().show(definitions[-1].value.diff(b))}"),
             )
+
+    def products(self, page: Page, squares: str) -> None:
+        """The section on losses of Q, if this is one.
+
+        Parameters
+        ----------
+        page : Page
+        squares : str
+            The mean of ``w w^T`` of a row of the weights.
+        """
+        model = self.model
+        if not model.norms:
+            return
+        page.heading(PRODUCTS, "Q")
+        page.text(
+            r"$\mathsf{Q}$ is the $q$ of one more site, of covariance $I$ ($\gamma = 1$) without mean and encoding "
+            r"($\tau = 0$), whose $\hat V$ is $\hat{\mathsf{Q}}$ and whose other conjugates vanish. So $\lambda I$ in "
+            r"the rows' problems is $\lambda I + \hat{\mathsf{Q}}$, and the free entropy has the term "
+            r"$-\tfrac{1}{2} \operatorname{Tr}[\hat{\mathsf{Q}} \mathsf{Q}]$ more. In the regulariser, and in the "
+            r"training loss, $\lambda$ stays by itself. Stationarity in $\hat{\mathsf{Q}}$, and by the envelope "
+            r"theorem in $\mathsf{Q}$, whose entries $(i, j)$ and $(j, i)$ are one variable:"
+        )
+        page.formula((r"\mathsf{Q}", f"= {squares}"))
+        value = self.law.definitions(model)[-1].value
+        for name, (i, j) in zip(model.norms, _triangle(model.columns), strict=True):
+            b, entry = parameter_symbol(name), rf"{{{i + 1} {j + 1}}}"
+            slope, factor = rf"\frac{{\partial \ell}}{{\partial {b}}}", "2 " if i == j else ""
+            page.formula(
+                (rf"\hat{{\mathsf{{Q}}}}_{entry}", rf"= {factor}\alpha\, \mathbb{{E}}\left[{slope}\right]"),
+                (slope, f"= {EquationPrinter().show(value.diff(b))}"),
+            )
+
+
+def _triangle(columns: int) -> list[tuple[int, int]]:
+    """Places of the independent entries of a symmetric matrix, from 0, in the order of a model's `norms`."""
+    return [(i, j) for i in range(columns) for j in range(i, columns)]
 
 
 text_of.register(AttentionModel, _AttentionText)

@@ -74,6 +74,8 @@ def document(
         sections.entries(page, model, law)
     sections.local_problem(page, scalar, law)
     page.blocks += sections.derivation(*shape, penalty is not None)
+    if model.trained:
+        text.products(page, sections.squares_of_rows(page))
     sections.message_passing(page, law)
     if text.has_baseline:
         sections.baseline(page, text.sizes, law)

@@ -45,6 +45,7 @@ __all__ = [
     "numbers",
     "order_parameters",
     "replica_chain",
+    "squares_of_rows",
 ]
 
 NUMBERS = "This problem"
@@ -236,6 +237,12 @@ def _saddle_point(page: Page, saddle_point: SaddlePoint) -> None:
         r"In the last two, derivatives of the proximal point, which jumps, were removed by "
         r"Stein's lemma."
     )
+
+
+def squares_of_rows(page: Page) -> str:
+    """The mean of ``w w^T`` of a row of the weights, with a ridge: the q of a site of variance one."""
+    q = derive_saddle_point(derive_free_entropy(GENERIC)).overlaps[0].right_hand_side
+    return page.printer.show(_short(q.xreplace({sym.gamma[sym.ell]: S.One})))
 
 
 def _observables(page: Page, free_entropy: FreeEntropy) -> None:

@@ -257,7 +257,7 @@ def test_copies_of_every_replicate_at_a_point_of_its_own(name):
         for a, b, c in rng.uniform(0.9, 1.1, (REPLICATES, 3))
     ]
     each = Overlaps.stacked([own for own, _ in points])
-    hats = (np.concatenate(x, axis=1) for x in zip(*(vars(one).values() for _, one in points), strict=True))
+    hats = (np.concatenate(x, axis=1) for x in zip(*(one.by_name.values() for _, one in points), strict=True))
     together = copies._moved(Displaced(each, Conjugates(*hats)), second).growth_of(gap)
     nodes = (len(copies._channel.probabilities), REPLICATES, -1)
 

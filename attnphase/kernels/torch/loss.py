@@ -35,7 +35,7 @@ class LocalLoss:
     module: ModuleType = field(init=False)
     parameters: Tensor = field(init=False)
     mixing: Tensor = field(init=False)
-    trained: tuple[int, ...] = field(init=False)  # places of the parameters that are trained
+    trained: tuple[int, ...] = field(init=False)  # places of what is trained, and behind it of Q
     _clusters: Tensor = field(init=False)  # number of every site's
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class LocalLoss:
         object.__setattr__(self, "_clusters", torch.tensor([cluster for _, cluster in problem.sites], **options))
 
     def at(self, trained: Tensor) -> LocalLoss:
-        """The loss with other values (p,) of its trained parameters, or (p, N) of every sample, which it now keeps."""
+        """The loss with other values (p,) of what is trained and of Q, or (p, N) of every sample, which it keeps."""
         other, several = copy(self), trained.shape[1:]
         parameters = self.parameters.reshape(-1, *(1,) * len(several)).expand(-1, *several).clone()
         parameters[list(self.trained)] = trained
@@ -115,7 +115,7 @@ class LocalLoss:
         return losses, gradient.movedim(-1, 0), hessian.movedim(-1, 0)
 
     def trained_slopes(self, h: Tensor, targets: Tensor, weights: Tensor, trained: Tensor) -> tuple[Tensor, ...]:
-        """Losses (N,) at values (p, N) of the trained parameters, and derivatives (p, N) and (p, p, N) in them."""
+        """Losses (N,) at values (p, N) of what is trained and of Q, and derivatives (p, N) and (p, p, N) in them."""
         fields, targets, weights = self._trailing(h, targets, weights)
         parameters, count = self.at(trained).parameters, len(self.trained)
         slopes, curvatures = fields.new_empty((count, len(h))), fields.new_empty((count, count, len(h)))
