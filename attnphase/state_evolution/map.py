@@ -21,6 +21,7 @@ from attnphase.state_evolution.line_rules import rule_at
 from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
 from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.sample_symmetries import merged
 from attnphase.state_evolution.sector import Element, Sector
 from attnphase.state_evolution.system import System
 from attnphase.state_evolution.trained import newton_step
@@ -52,6 +53,7 @@ class StateEvolution:
     """
 
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
+        channel = channel.under(merged(channel.system.whole, sector.group))
         if channel.rule.nets is not None:
             channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, sector.group))
         self.channel, self.alpha, self.sector = channel, alpha, sector
@@ -69,7 +71,7 @@ class StateEvolution:
     @property
     def system(self) -> System:
         """The system, with the trained parameters of the last evaluation."""
-        return self.channel.system
+        return self.channel.system.whole
 
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
@@ -128,30 +130,32 @@ class StateEvolution:
         if thorough and not orders.thorough:
             rule = replace(self.channel.rule, lines=replace(orders, thorough=True))
             self.channel = replace(self.channel, rule=rule)
-        self.channel, solved = self._at_lines(overlaps, self.sector.group)
+        self.channel, solved = self._at_lines(self.channel, overlaps, self.sector.group)
         result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved)
         self.bottomless = result.minima.bottomless
         return self._image_of(x, result)
 
     def _at_lines(
-        self, overlaps: Overlaps, group: Sequence[Element], *, jumps: bool = False
+        self, channel: Channel, overlaps: Overlaps, group: Sequence[Element], *, jumps: bool = False
     ) -> tuple[Channel, Solution]:
-        """The channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
-        law, count = self.channel.law(overlaps), len(self.channel.configurations)
-        directions = [directions_of(self.system, configuration) for configuration in range(count)]
-        rule, solved = rule_at(self.system, self.channel.rule, law, overlaps.V, directions, group, jumps=jumps)
-        return replace(self.channel, rule=rule), solved
+        """A channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
+        system, law = channel.system, channel.law(overlaps)
+        directions = [directions_of(system, configuration) for configuration in range(len(channel.configurations))]
+        rule, solved = rule_at(system, channel.rule, law, overlaps.V, directions, group, jumps=jumps)
+        return replace(channel, rule=rule), solved
 
     def all_nodes(self, x: Array) -> tuple[Channel, Minima]:
-        """The channel, evaluated at ``x``, and its minima: with nodes that symmetries spare a rule, and jumps."""
+        """The channel, evaluated at ``x``, and its minima: with what symmetries spare it, and jumps."""
         assert self.minima is not None
-        if self.channel.rule.nets is not None:
-            channel = replace(self.channel, rule=rule_of_nets(self.system, self.channel.rule, self.sector.group[:1]))
-            return channel, channel.evaluate(self.alpha, self.unpack(x), Starts.COLD).minima
-        if self.channel.rule.lines is None:
-            return self.channel, self.minima
-        channel, solved = self._at_lines(self.unpack(x), self.sector.group[:1], jumps=True)
-        return channel, Minima(solved.minima, solved.energies, solved.flags)
+        channel, identity = self.channel.under(self.system), self.sector.group[:1]
+        if channel.rule.lines is not None:
+            channel, solved = self._at_lines(channel, self.unpack(x), identity, jumps=True)
+            return channel, Minima(solved.minima, solved.energies, solved.flags)
+        if channel.rule.nets is not None:
+            channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, identity))
+        elif channel is self.channel:
+            return channel, self.minima
+        return channel, channel.minima_at(self.unpack(x), Starts.COLD, None)
 
     def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
         """The image of a point by its conjugates, which are kept."""

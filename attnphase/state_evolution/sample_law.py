@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -101,6 +101,12 @@ class SampleLaw:
         """The numbers of the tokens' clusters in every configuration, each once; none if no label has them."""
         numbers = self.means[..., self.means.shape[-1] - self.labels.cluster_columns :]
         return tuple(dict.fromkeys(map(tuple, numbers.reshape(len(numbers), -1).tolist())))
+
+    def of_configurations(self, places: Sequence[int], probabilities: Array) -> SampleLaw:
+        """The law of some configurations alone, with these probabilities."""
+        chosen = list(places)
+        means, configurations = self.means[chosen], self.configurations[chosen]
+        return replace(self, configurations=configurations, probabilities=probabilities, means=means)
 
     def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """``rho^-1/2 (k - kbar)`` of standard normals (N, L, t), and by what their weights are multiplied, (N,)."""

@@ -84,6 +84,34 @@ class System:
         hash(self)  # it stays the same to what is cached
         other = copy(self)
         other.__dict__["parameters"] = mixing, numbers
+        if self.whole is not self:
+            other.__dict__["_whole"] = self.whole.at(trained)
+        return other
+
+    @property
+    def whole(self) -> System:
+        """The system of all configurations of clusters, see `of_configurations`."""
+        found: System = self.__dict__.get("_whole", self)
+        return found
+
+    def of_configurations(self, places: tuple[int, ...], probabilities: Array) -> System:
+        """The system with samples of some configurations of clusters alone, which have these probabilities.
+
+        They stand for all where symmetries make the others of them, which are still those of the whole problem.
+        """
+        hash(self)
+        other, law = copy(self), self.sample_law.of_configurations(places, probabilities)
+        other.__dict__.pop("token_variances", None)
+        other.__dict__.update(
+            {
+                "_whole": self,
+                "_identity": (self._identity, places),
+                "sample_law": law,
+                "symmetries": self.symmetries,
+                "gauge": self.gauge,
+                "noise_directions": tuple(self.noise_directions[place] for place in places),
+            }
+        )
         return other
 
     @cached_property
@@ -92,7 +120,7 @@ class System:
 
     def __eq__(self, other: object) -> bool:
         """Systems that differ in trained parameters alone are the same to what is found by trying random ones."""
-        return isinstance(other, System) and self._identity is other._identity
+        return isinstance(other, System) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
