@@ -145,17 +145,16 @@ class StateEvolution:
         return replace(channel, rule=rule), solved
 
     def all_nodes(self, x: Array) -> tuple[Channel, Minima]:
-        """The channel, evaluated at ``x``, and its minima: with what symmetries spare it, and jumps."""
+        """The channel, evaluated at ``x``, and its minima: with nodes that symmetries spare a rule, and jumps."""
         assert self.minima is not None
+        if not self.channel.rule.latent_first:
+            return self.channel, self.minima
         channel, identity = self.channel.under(self.system), self.sector.group[:1]
-        if channel.rule.lines is not None:
-            channel, solved = self._at_lines(channel, self.unpack(x), identity, jumps=True)
-            return channel, Minima(solved.minima, solved.energies, solved.flags)
         if channel.rule.nets is not None:
-            channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, identity))
-        elif channel is self.channel:
-            return channel, self.minima
-        return channel, channel.minima_at(self.unpack(x), Starts.COLD, None)
+            channel = replace(channel, rule=rule_of_nets(self.system, channel.rule, identity))
+            return channel, channel.minima_at(self.unpack(x), Starts.COLD, None)
+        channel, solved = self._at_lines(channel, self.unpack(x), identity, jumps=True)
+        return channel, Minima(solved.minima, solved.energies, solved.flags)
 
     def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
         """The image of a point by its conjugates, which are kept."""

@@ -61,7 +61,9 @@ def merged(system: System, group: Sequence[Element]) -> System:
     if len(law.probabilities) == 1:
         return system
     places, shares = _merged(system, _as_key(group))
-    return system if len(places) == len(shares) else system.of_configurations(places, shares[list(places)])
+    if len(places) == len(shares):
+        return system
+    return system.of_configurations(places, shares[list(places)], [(tuple(order), A, B) for order, A, B in group])
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -94,10 +94,28 @@ class System:
         found: System = self.__dict__.get("_whole", self)
         return found
 
-    def of_configurations(self, places: tuple[int, ...], probabilities: Array) -> System:
+    @property
+    def averaged_over(self) -> Sequence[ProblemSymmetry]:
+        """Symmetries over which means over this system's samples must be averaged; none of a whole system."""
+        found: Sequence[ProblemSymmetry] = self.__dict__.get("_averaged_over", ())
+        return found
+
+    def averaged(self, means: Array, *, by_teacher: bool = False) -> Array:
+        """Means over this system's samples of what sites have, (P, ..., r, r) or by the teacher (P, ..., r, t), of all.
+
+        That is, their mean over `averaged_over`.
+        """
+        if not self.averaged_over:
+            return means
+        turned = [A @ means[list(order)] @ (B if by_teacher else A).T for order, A, B in self.averaged_over]
+        return np.mean(turned, axis=0)
+
+    def of_configurations(
+        self, places: tuple[int, ...], probabilities: Array, group: Sequence[ProblemSymmetry]
+    ) -> System:
         """The system with samples of some configurations of clusters alone, which have these probabilities.
 
-        They stand for all where symmetries make the others of them, which are still those of the whole problem.
+        They stand for all, which a group makes of them.
         """
         hash(self)
         other, law = copy(self), self.sample_law.of_configurations(places, probabilities)
@@ -105,6 +123,7 @@ class System:
         other.__dict__.update(
             {
                 "_whole": self,
+                "_averaged_over": group,
                 "_identity": (self._identity, places),
                 "sample_law": law,
                 "symmetries": self.symmetries,
