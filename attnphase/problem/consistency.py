@@ -22,7 +22,7 @@ from attnphase.problem.values import (
 with loaded_on_use(__name__):
     from derivations.models import scalar
 
-__all__ = ["check_rule", "check_sections", "has_rule"]
+__all__ = ["check_rule", "check_sections", "has_rule", "has_smooth_density"]
 
 
 def check_sections(problem: Sections) -> None:
@@ -70,8 +70,11 @@ def has_rule(problem: Sections, name: str) -> bool:
 
 def _has_planes(problem: Sections) -> bool:
     """Whether labels jump on parallel planes alone, and the density of k nowhere."""
-    if problem.loss.form.label_planes is None:
-        return False
+    return problem.loss.form.label_planes is not None and has_smooth_density(problem)
+
+
+def has_smooth_density(problem: Sections) -> bool:
+    """Whether the density of k, relative to the Gaussian one, jumps or bends nowhere."""
     density, sizes = problem.tokens.density, (problem.tokens.length, problem.columns, problem.teacher_columns)
     return density is None or scalar.formula_label_planes(density, sizes=scalar.Sizes(*sizes)) == ({}, ())
 
