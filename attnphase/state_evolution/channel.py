@@ -134,16 +134,12 @@ class Channel:
 
     def at(self, overlaps: Overlaps) -> Channel:
         """The channel with the trained parameters of these overlaps."""
-        return self if len(overlaps.trained) == 0 else self.under(self.system.at(overlaps.trained))
+        return self if len(overlaps.trained) == 0 else replace(self, system=self.system.at(overlaps.trained))
 
     @cached_property
     def signs(self) -> tuple[tuple[int, int], ...]:
         """Of the student's and the teacher's normals in every variant of a node: a sign change, or a label."""
         return ((1, 1), (1, 1)) if self.labelled else self.rule.signs
-
-    def under(self, system: System) -> Channel:
-        """The channel of another system."""
-        return self if system is self.system else replace(self, system=system)
 
     def _draws(self, part: Part) -> Draws:
         """Nodes of the rule in a configuration under a sign change, replicate after replicate."""

@@ -54,7 +54,9 @@ class StateEvolution:
     """
 
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
-        channel = channel.under(merged(channel.system.whole, sector.group))
+        system = merged(channel.system.whole, sector.group)
+        if system is not channel.system:
+            channel = replace(channel, system=system)
         if channel.rule.nets is not None:
             channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, sector.group))
         self.channel, self.alpha, self.sector = channel, alpha, sector
@@ -150,7 +152,7 @@ class StateEvolution:
         assert self.minima is not None
         if not self.channel.rule.latent_first:
             return self.channel, self.minima
-        channel, identity = self.channel.under(self.system), self.sector.group[:1]
+        channel, identity = replace(self.channel, system=self.system), self.sector.group[:1]
         if channel.rule.nets is not None:
             channel = replace(channel, rule=rule_of_nets(self.system, channel.rule, identity))
             return channel, channel.minima_at(self.unpack(x), Starts.COLD, None)

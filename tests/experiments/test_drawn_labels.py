@@ -24,14 +24,16 @@ def logistic(h, k, noise, b=1.7):
 
 
 def problem_of(loss, noise: float, error: float) -> ap.Problem:
-    return ap.Problem(
-        tokens={"length": 1, "sigma": SIGMA},
-        positions={"kind": "none"},
-        teacher={"noise": noise},
-        regularizer={"strength": RIDGE},
-        loss={"kind": "expression", "expression": loss},
-        integration={"standard_error": error},
-        metrics={"wrong": f"(1 - {wrong_of(loss)}*sign(h0_0))/2"},
+    return ap.Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": SIGMA},
+            "positions": {"kind": "none"},
+            "teacher": {"noise": noise},
+            "regularizer": {"strength": RIDGE},
+            "loss": {"kind": "expression", "expression": loss},
+            "integration": {"standard_error": error},
+            "metrics": {"wrong": f"(1 - {wrong_of(loss)}*sign(h0_0))/2"},
+        }
     )
 
 
@@ -49,7 +51,7 @@ def by_quadrature(probability: Callable[[np.ndarray], np.ndarray]) -> dict[str, 
     k, xi = SIGMA * x[:, None, None], x[None, :, None]
     one = probability(k[..., 0])
     weights = np.stack([one, 1 - one], axis=-1) * w[:, None, None] * w[None, :, None]
-    q, V, theta, h = 1.0, 1.0, 0.5, np.zeros(1)
+    q, V, theta, h, image = 1.0, 1.0, 0.5, np.zeros(1), (0.0, 0.0, 0.0)
     for _ in range(300):
         omega = theta / rho * k + np.sqrt(q - theta**2 / rho) * xi + 0 * label
         h = omega if h.size == 1 else h

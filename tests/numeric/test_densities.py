@@ -44,7 +44,8 @@ def assert_alike(one: BranchPoint, other: BranchPoint, names: tuple[str, ...] = 
     """Of the first site, within four errors or as much as may be left."""
     for name in (*names, "training_loss", "test_error", "weight_norm", "metric_product"):
         mine, its = (float(np.ravel(point.values[name])[0]) for point in (one, other))
-        error = np.hypot(*(float(np.ravel(point.errors[name])[0]) for point in (one, other)))
+        own, others = (float(np.ravel(point.errors[name])[0]) for point in (one, other))
+        error = np.hypot(own, others)
         assert abs(mine - its) <= (rel * abs(mine) if rel else 4 * error + 1e-7 * abs(mine)), name
         assert error < 0.02 * abs(mine), name
 
@@ -72,7 +73,7 @@ def test_a_mixture_of_densities_is_one_density():
 
 def test_no_tilt_is_the_gaussian_law():
     loss = "sqrt(1 + (h - k - k**2/3)**2)"
-    plain, none = (problem_of(loss, sigma=SIGMA, **tokens) for tokens in ({}, {"density": "1 + 1e-14*tanh(k)"}))
+    plain, none = problem_of(loss, sigma=SIGMA), problem_of(loss, sigma=SIGMA, density="1 + 1e-14*tanh(k)")
     assert_alike(solved(plain, 1e-11), solved(none, 1e-11), rel=1e-9)
 
 
