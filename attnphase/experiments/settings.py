@@ -109,6 +109,10 @@ class TrainingSettings:
         ------
         ProblemError
         """
+        if problem.tokens.density is not None:
+            raise ProblemError(
+                "tokens.density", "tokens.density is not drawn at finite d: remove it, or compare with solve alone."
+            )
         if self.kind.posterior:
             channel_of(problem, self.channel)
             return

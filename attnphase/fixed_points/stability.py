@@ -74,11 +74,10 @@ def stability_at(
     # only where the iteration has ended in the domain there is something to be stable
     if found.status is not Status.converged or map_.bottomless or map_.minima is None:
         return NOT_COMPUTED
-    system = map_.system
     overlaps = map_.unpack(found.point)
     conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
     ways = Displacements.of(map_, found.point, response) if rule.randomised else None
-    if not system.problem.loss.form.has_kink:
+    if not map_.system.problem.loss.form.has_kink:
         without = None if ways is None else ways.at(-1 / (rule.replicates - 1))
         channel, minima = map_.all_nodes(found.point)
         squares, slopes = slope_sums(channel, overlaps, minima)
@@ -91,7 +90,9 @@ def stability_at(
             if np.isfinite(violation[0]):
                 values[name], errors[name] = violation
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
-    end = Copies.of(system, map_.alpha, overlaps, conjugates, points).gap(None if ways is None else ways.at(), gap)
+    end = Copies.of(map_.channel.system, map_.alpha, overlaps, conjugates, points).gap(
+        None if ways is None else ways.at(), gap
+    )
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error
     return Stability(values, errors)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.messages import listed, shown
 from attnphase.problem.sections import Sections
 from attnphase.problem.tables import RELATIVE_TOLERANCE, check_table, gram_fault
@@ -18,7 +19,10 @@ from attnphase.problem.values import (
     Table,
 )
 
-__all__ = ["check_rule", "check_sections", "has_rule"]
+with loaded_on_use(__name__):
+    from derivations.models import scalar
+
+__all__ = ["check_rule", "check_sections", "has_rule", "has_smooth_density"]
 
 
 def check_sections(problem: Sections) -> None:
@@ -49,18 +53,30 @@ def check_rule(problem: Sections) -> None:
             "integration.rule",
             f'integration.rule = "{problem.integration.rule}" needs {need}: choose "auto" for this problem.',
         )
-    if problem.integration.form.needs_planes and problem.loss.form.label_planes is None:
+    if problem.integration.form.needs_planes and not _has_planes(problem):
         raise ProblemError(
             "integration.rule",
             f'integration.rule = "{problem.integration.rule}" needs a label that jumps or bends on parallel planes of'
-            ' the teacher\'s fields alone, as sign(k0_0 + k1_0) does: choose "auto" for this problem.',
+            " the teacher's fields alone, as sign(k0_0 + k1_0) does, and a smooth"
+            ' tokens.density: choose "auto" for this problem.',
         )
 
 
 def has_rule(problem: Sections, name: str) -> bool:
     """Whether an integration rule is made for the problem."""
     rule = RULES[name]
-    return _unmet(problem, rule.requires) is None and not (rule.needs_planes and problem.loss.form.label_planes is None)
+    return _unmet(problem, rule.requires) is None and not (rule.needs_planes and not _has_planes(problem))
+
+
+def _has_planes(problem: Sections) -> bool:
+    """Whether labels jump on parallel planes alone, and the density of k nowhere."""
+    return problem.loss.form.label_planes is not None and has_smooth_density(problem)
+
+
+def has_smooth_density(problem: Sections) -> bool:
+    """Whether the density of k, relative to the Gaussian one, jumps or bends nowhere."""
+    density, sizes = problem.tokens.density, (problem.tokens.length, problem.columns, problem.teacher_columns)
+    return density is None or scalar.formula_label_planes(density, sizes=scalar.Sizes(*sizes)) == ({}, ())
 
 
 def _unmet(problem: Sections, required: Mapping[str, Any]) -> str | None:

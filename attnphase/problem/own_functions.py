@@ -57,10 +57,12 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         for section, score in (("teacher", problem.teacher.score), ("student", problem.student.score)):
             if score not in SHIPPED_SCORES and may_look_up(score):
                 check_score(score, length, f"{section}.score")
-    own = problem.metrics or loss.text is not None
+    own = problem.metrics or loss.text is not None or problem.tokens.density is not None
     clusters = problem.tokens.configurations[0].tolist() if own and problem.tokens.has_clusters else ()
-    for name in problem.metrics:
-        _check_metric(problem, name, clusters)
+    for name, text in problem.metrics.items():
+        _check_metric(problem, f"metrics.{name}", text, clusters)
+    if problem.tokens.density is not None:
+        _check_density(problem, problem.tokens.density, clusters)
     if loss.text is not None:
         sizes = length, problem.columns, problem.teacher_columns
         check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers)
@@ -255,9 +257,18 @@ def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int
         )
 
 
-def _check_metric(problem: Sections, name: str, clusters: Sequence[Sequence[int]]) -> None:
+def _check_density(problem: Sections, text: str, clusters: Sequence[Sequence[int]]) -> None:
+    """Refuse a density of k that is no formula, not finite, or takes other fields; its mean is not known here."""
+    sizes = problem.tokens.length, problem.columns, problem.teacher_columns
+    _check_metric(problem, "tokens.density", text, clusters)
+    density, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.parameters or ()))
+    other = sorted(map(str, density.free_symbols & {*held.student, *held.noise, *held.parameters}))
+    if other:
+        raise ProblemError("tokens.density", f"tokens.density has {other[0]} in it: write it with k and c alone.")
+
+
+def _check_metric(problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]]) -> None:
     """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them."""
-    field, text = f"metrics.{name}", problem.metrics[name]
     _check_clusters(field, text, clusters)
     try:
         sizes = problem.tokens.length, problem.columns, problem.teacher_columns

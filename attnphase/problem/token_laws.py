@@ -68,7 +68,7 @@ class Gaussian(TokenLaw):
 
     name = "gaussian"
     title = "Gaussian"
-    keys = ("sigma", "spectrum")
+    keys = ("sigma", "density", "spectrum")
 
     def complete(self, tokens: Any) -> None:
         """See `TokenLaw`."""
@@ -107,7 +107,7 @@ class Mixture(TokenLaw):
 
     name = "mixture"
     title = "mixture"
-    keys = ("clusters", "law", "mean_positions", "mean_teacher", "spectrum")
+    keys = ("clusters", "law", "mean_positions", "mean_teacher", "density", "spectrum")
     needs = ("clusters",)
     has_clusters = True
 

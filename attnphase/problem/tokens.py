@@ -28,6 +28,7 @@ from attnphase.problem.values import (
     MAX_MEAN_DIRECTIONS,
     MAX_SITES,
     PLAIN,
+    Formula,
     PointKey,
     Sigma,
     Table,
@@ -76,6 +77,11 @@ class Tokens:
         0 if left out.
     mean_teacher
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
+    density
+        A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters: the density
+        of k given c, relative to the Gaussian one that k has otherwise. Given k, the rest of the
+        tokens is as it is. Its mean must be 1 for every choice of clusters, which is checked when
+        the problem is solved.
     spectrum
         The joint spectral measure of the covariances: atoms whose weights sum to 1, a ready-made
         law, or the name of a CSV file of atoms (see `attnphase.spectrum.read_csv`), which is read
@@ -123,6 +129,10 @@ class Tokens:
         Table | None,
         Field(description=f"a table of {ENTRIES}, a row for each teacher column and a column for each direction"),
         lists(MAX_COLUMNS, MAX_MEAN_DIRECTIONS),
+    ] = None
+    density: Annotated[
+        Formula | None,
+        Field(description="a formula in k and c"),
     ] = None
     spectrum: Annotated[
         Annotated[

@@ -173,7 +173,8 @@ class Copies:
         step = points.residual - self._first[0].residual
         weighted = step * self._fields[2][..., None, None]
         moments = np.einsum("cxsnla,cxsnlb->cxslab", weighted, step) / self.rule.order
-        return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
+        noise = self.system.averaged(self._channel.site_means(moments))
+        return self._spread.of_noise(self.alpha / 2 * noise), minima
 
     @cached_property
     def _about_teacher(self) -> tuple[Array, Array]:

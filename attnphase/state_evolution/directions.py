@@ -45,7 +45,7 @@ class Directions:
 @lru_cache(maxsize=1024)
 def directions_of(system: System, configuration: int = 0) -> Directions:
     """The directions of a problem in one of its configurations of clusters, the same for all its points."""
-    tokens, columns = _by_motion(system)
+    tokens, columns = _by_motion(system.whole)
     basis = _pairs(tokens, np.eye(system.kernels.teacher_rank))
     latent, breaks = system.sample_law.split(configuration, basis)
     return Directions(_pairs(tokens, columns), latent, breaks, system.noise_directions[configuration])

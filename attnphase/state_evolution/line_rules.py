@@ -47,18 +47,14 @@ def rule_at(
         In every configuration of clusters.
     group : sequence of (order of the sites, (r, r) array, (t, t) array)
         Symmetries of the problem and of the point.  Of teacher's fields that they make of each other one is a node,
-        with the weight of all: what it gives must be averaged over the group.  Of configurations that they make of each
-        other the first one has its nodes turned for the others.
+        with the weight of all: what it gives must be averaged over the group.
     jumps : bool
         Whether the rule's `jumps` are asked for, under the identity alone.
     """
     rule, every = replace(rule, own=()), list[tuple[Rule, Solution]]()
     for place, own in enumerate(directions):
         images = images_in(system, place, group)
-        if images[0].source < place:
-            every.append(_turned(*every[images[0].source], images[0], system.kernels.teacher_rank))
-        else:
-            every.append(_in_configuration(system, rule, law, variances, place, own, images, jumps=jumps))
+        every.append(_in_configuration(system, rule, law, variances, place, own, images, jumps=jumps))
     if len(every) == 1:
         return every[0]
     return _side_by_side(every)
@@ -176,18 +172,6 @@ def _side_by_side(every: list[tuple[Rule, Solution]]) -> tuple[Rule, Solution]:
         nodes = np.concatenate([rule.nodes, rule.nodes[:, :1].repeat(lacking, axis=1)], axis=1)
         rules.append(replace(rule, nodes=nodes, weights=np.pad(rule.weights, (0, lacking))))
     return replace(rules[0], own=tuple(rules)), solution
-
-
-def _turned(rule: Rule, solution: Solution, image: Image, rank: int) -> tuple[Rule, Solution]:
-    """The nodes of a configuration that are the images of another's."""
-    minima, energies, losses, residuals, flags = solution
-    length, columns = residuals.shape[1:]
-    edges = [length * columns, length * (columns + rank)]
-    xi, zeta, z = (x.reshape(rule.size, length, -1) for x in np.split(rule.nodes[0], edges, axis=1))
-    normals = image.of(xi, image.student), image.of(zeta, image.teacher), image.of_noise(z)
-    nodes = np.concatenate([x.reshape(rule.size, -1) for x in normals], axis=1)
-    of_student = image.of(minima, image.student), image.of(residuals, image.student)
-    return replace(rule, nodes=nodes[None]), Solution(of_student[0], energies, losses, of_student[1], flags)
 
 
 def _tensor_of_latent(

@@ -15,6 +15,7 @@ from attnphase.integration.lines import LineOrders
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import FieldLaw, Solution
+from attnphase.problem.consistency import has_smooth_density
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.line_rules import rule_at
@@ -22,6 +23,7 @@ from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.norms import conjugates_of_norms, held
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_matrix, whole_and_without
 from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.sample_symmetries import merged
 from attnphase.state_evolution.sector import Element, Sector
 from attnphase.state_evolution.system import System
 from attnphase.state_evolution.trained import newton_step
@@ -53,6 +55,9 @@ class StateEvolution:
     """
 
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
+        system = merged(channel.system.whole, sector.group)
+        if system is not channel.system:
+            channel = replace(channel, system=system)
         if channel.rule.nets is not None:
             channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, sector.group))
         self.channel, self.alpha, self.sector = channel, alpha, sector
@@ -70,7 +75,7 @@ class StateEvolution:
     @property
     def system(self) -> System:
         """The system, with the trained parameters of the last evaluation."""
-        return self.channel.system
+        return self.channel.system.whole
 
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
@@ -130,30 +135,37 @@ class StateEvolution:
             rule = replace(self.channel.rule, lines=replace(orders, thorough=True))
             self.channel = replace(self.channel, rule=rule)
         law = self.channel.law(overlaps)
-        self.channel, solved = self._at_lines(overlaps, law, self.sector.group)
+        self.channel, solved = self._at_lines(self.channel, overlaps, law, self.sector.group)
         result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved, law=law)
         self.bottomless = result.minima.bottomless
         return self._image_of(x, result)
 
     def _at_lines(
-        self, overlaps: Overlaps, law: FieldLaw, group: Sequence[Element], *, jumps: bool = False
+        self,
+        channel: Channel,
+        overlaps: Overlaps,
+        law: FieldLaw,
+        group: Sequence[Element],
+        *,
+        jumps: bool = False,
     ) -> tuple[Channel, Solution]:
-        """The channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
-        count = len(self.channel.configurations)
-        directions = [directions_of(self.system, configuration) for configuration in range(count)]
-        rule, solved = rule_at(self.system, self.channel.rule, law, overlaps.V, directions, group, jumps=jumps)
-        return replace(self.channel, rule=rule), solved
+        """A channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
+        system, count = channel.system, len(channel.configurations)
+        directions = [directions_of(system, configuration) for configuration in range(count)]
+        rule, solved = rule_at(system, channel.rule, law, overlaps.V, directions, group, jumps=jumps)
+        return replace(channel, rule=rule), solved
 
     def all_nodes(self, x: Array) -> tuple[Channel, Minima]:
         """The channel, evaluated at ``x``, and its minima: with nodes that symmetries spare a rule, and jumps."""
         assert self.minima is not None
-        if self.channel.rule.nets is not None:
-            channel = replace(self.channel, rule=rule_of_nets(self.system, self.channel.rule, self.sector.group[:1]))
-            return channel, channel.evaluate(self.alpha, self.unpack(x), Starts.COLD).minima
-        if self.channel.rule.lines is None:
+        if not self.channel.rule.latent_first:
             return self.channel, self.minima
+        channel, identity = replace(self.channel, system=self.system), self.sector.group[:1]
+        if channel.rule.nets is not None:
+            channel = replace(channel, rule=rule_of_nets(self.system, channel.rule, identity))
+            return channel, channel.minima_at(self.unpack(x), Starts.COLD, None)
         overlaps = self.unpack(x)
-        channel, solved = self._at_lines(overlaps, self.channel.law(overlaps), self.sector.group[:1], jumps=True)
+        channel, solved = self._at_lines(channel, overlaps, channel.law(overlaps), identity, jumps=True)
         return channel, Minima(solved.minima, solved.energies, solved.flags)
 
     def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
@@ -382,7 +394,8 @@ class StateEvolution:
     @property
     def rough_share(self) -> float:
         """Share of nodes near which something jumps or has a kink, which no tensor rule knows its error at."""
-        if self.system.problem.loss.form.is_rough:
+        problem = self.system.problem
+        if problem.loss.form.is_rough or not has_smooth_density(problem):
             return 1.0
         return float(self.second_minimum_share(np.inf).mean())
 

@@ -197,4 +197,16 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
         for own in range(L):
             answers[:, tokens[own]] += slopes[:, own]
-    return total, answers
+    return _averaged(system, total), system.averaged(answers.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def _averaged(system: System, squares: Array) -> Array:
+    """As `System.averaged`, of what two sites have, (S, P, r, r, P, r, r)."""
+    if not (group := system.averaged_over):
+        return squares
+    size = int(np.prod(squares.shape[1:4]))
+    flat, mean = squares.reshape(-1, size, size), np.zeros((len(squares), size, size))
+    for order, A, _ in group:
+        turn = np.kron(np.eye(len(order))[list(order)], np.kron(A, A))
+        mean += turn @ flat @ turn.T / len(group)
+    return mean.reshape(squares.shape)

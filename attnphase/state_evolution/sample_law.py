@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.integration.scrambling import scrambled_normals
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.losses import LossKind
 from attnphase.problem.problem import Problem
+from attnphase.problem.tables import RELATIVE_TOLERANCE
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.axes import matrix_root
 
-__all__ = ["SampleLaw"]
+with loaded_on_use(__name__):
+    from derivations.models import metrics
 
+__all__ = ["SampleLaw", "WeightedLaw"]
+
+_TRIED = 6  # random k on which a symmetry of the density is tried
+_POINTS, _UNLIKELY = 4096, 8.0  # in each of 16 replicates, and the standard errors by which a mean is wrong
 _LEFT = 1e-6  # of a direction that those before span: less is rounding
 
 
@@ -86,7 +94,12 @@ class SampleLaw:
         means = np.ascontiguousarray(of_sites[configurations])
         clean, deviation = spectrum.rho, float(np.sqrt(variance))
         rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
-        return cls(configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form)
+        parts = configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form
+        if problem.tokens.density is None:
+            return cls(*parts)
+        law = WeightedLaw(*parts, problem.tokens.density, tuple(float(cluster) for _, cluster in problem.sites))
+        law.check_density()
+        return law
 
     def labels_of(self, k: Array, noise: Array | None = None) -> Array:
         """What labels are made of, about its mean: k (..., L, t), noise (..., L, noise), and zero for the rest."""
@@ -101,6 +114,12 @@ class SampleLaw:
         """The numbers of the tokens' clusters in every configuration, each once; none if no label has them."""
         numbers = self.means[..., self.means.shape[-1] - self.labels.cluster_columns :]
         return tuple(dict.fromkeys(map(tuple, numbers.reshape(len(numbers), -1).tolist())))
+
+    def of_configurations(self, places: Sequence[int], probabilities: Array) -> SampleLaw:
+        """The law of some configurations alone, with these probabilities."""
+        chosen = list(places)
+        means, configurations = self.means[chosen], self.configurations[chosen]
+        return replace(self, configurations=configurations, probabilities=probabilities, means=means)
 
     def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """``rho^-1/2 (k - kbar)`` of standard normals (N, L, t), and by what their weights are multiplied, (N,)."""
@@ -149,6 +168,13 @@ class SampleLaw:
         if not slopes:
             return basis, ()
         sites, middle = self.configurations[configuration], self.means[configuration, :, : self.rho.shape[-1]]
+        some = np.random.default_rng(24).normal(size=(4, *middle.shape))
+        if not np.array_equal(self.drawn(configuration, some)[0], some):
+            raise ProblemError(
+                "tokens",
+                "tokens have a law under which k is not linear in the normals, and labels that jump at places which the"
+                ' law does not tell: give it a method split, or set integration.rule = "sobol".',
+            )
         normal = np.zeros(middle.shape)
         for place, slope in slopes.items():
             normal[place] = slope
@@ -163,3 +189,75 @@ class SampleLaw:
                 found.append(rest / np.linalg.norm(rest))
         apart = [float(offset - (normal * middle).sum()) for offset in offsets]
         return np.stack(found, axis=1), tuple(sorted({distance / size for distance in apart for size in sizes}))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedLaw(SampleLaw):
+    """A law of k with a density relative to the Gaussian one, which weighs the normals.
+
+    Attributes
+    ----------
+    density : str
+        A formula of k and of the clusters' numbers.
+    numbers : tuple of float
+        Of the cluster of every site.
+    """
+
+    gaussian: ClassVar[bool] = False
+
+    density: str
+    numbers: tuple[float, ...]
+
+    def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
+        """See `SampleLaw`."""
+        sites, rank = self.configurations[configuration], self.rho.shape[-1]
+        scaled = np.einsum("lij,nlj->nli", matrix_root(self.rho[sites]), zeta)
+        return zeta, self._density_at(configuration, self.means[configuration, :, :rank] + scaled)
+
+    def unchanged(self, order: Sequence[int], turn: Array) -> bool:
+        """See `SampleLaw`: of the density at some k."""
+        if not super().unchanged(order, turn):
+            return False
+        sources, tokens = self.images(order)
+        k = np.random.default_rng(25).normal(0.1, 0.9, (_TRIED, *self.means.shape[1:2], len(turn)))
+        k = k * np.sqrt(np.trace(self.rho, axis1=1, axis2=2).mean() / len(turn))
+        for place, (source, own) in enumerate(zip(sources, tokens, strict=True)):
+            values = self._density_at(source, k), self._density_at(place, (k @ turn.T)[:, own])
+            if not np.allclose(*values, rtol=1e-9, atol=1e-12):
+                return False
+        return True
+
+    def check_density(self) -> None:
+        """Refuse a density that is negative somewhere, or whose mean is not 1 for every choice of clusters.
+
+        Raises
+        ------
+        ProblemError
+            Naming ``tokens.density``.
+        """
+        shape = self.means.shape[1], self.rho.shape[-1]
+        for place, sites in enumerate(self.configurations):
+            draws = [scrambled_normals(int(np.prod(shape)), _POINTS, np.random.default_rng((26, s))) for s in range(16)]
+            values = np.stack([self.drawn(place, one.reshape(-1, *shape))[1] for one in draws])
+            numbers = ", ".join(f"{self.numbers[site]:.0f}" for site in sites)
+            if values.min() < 0:
+                raise ProblemError(
+                    "tokens.density",
+                    f"tokens.density must be positive for all k, but takes the value {values.min():.4g} for the"
+                    f" clusters ({numbers}): write it as a square or an exponential, for example.",
+                )
+            mean, error = values.mean(), values.mean(axis=1).std(ddof=1) / 4
+            if not abs(mean - 1) <= _UNLIKELY * error + RELATIVE_TOLERANCE:
+                raise ProblemError(
+                    "tokens.density",
+                    f"tokens.density must have the mean 1 over Gaussian k, but has {mean:.6g} for the clusters"
+                    f" ({numbers}): divide it by its mean.",
+                )
+
+    def _density_at(self, configuration: int, k: Array) -> Array:
+        """The density of k (N, L, t), (N,)."""
+        count, length, rank = k.shape
+        function = metrics.metric_function((self.density,), length, 1, rank)
+        numbers = np.array([self.numbers[site] for site in self.configurations[configuration]])
+        h, noise = np.zeros((length, 1, count)), np.zeros((length**2, count))
+        return function(h, np.ascontiguousarray(k.transpose(1, 2, 0)), noise, numbers, np.empty(0))[0][0]

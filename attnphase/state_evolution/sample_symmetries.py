@@ -7,19 +7,23 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.state_evolution.proximal import ProximalProblem
 from attnphase.state_evolution.sector import Element
 from attnphase.state_evolution.system import System
 
-__all__ = ["Image", "images_in", "symmetries_of_samples"]
+__all__ = ["Image", "images_in", "merged", "symmetries_of_samples"]
+
+Key = tuple[tuple[tuple[int, ...], bytes, bytes], ...]
+"""Symmetries of overlaps: orders of the sites, and the entries of the students' and the teachers' matrices."""
 
 _SAMPLES, _SAME = 6, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
 
 
 class Image(NamedTuple):
-    """A symmetry that makes samples of one configuration of those of another, the source.
+    """A symmetry that makes samples of one configuration of those of the source, another one or the same.
 
     Attributes
     ----------
@@ -28,12 +32,15 @@ class Image(NamedTuple):
         The token of the source that every token is made of.
     student, teacher : bytes
         By what its fields are multiplied: (r, r) and (t, t) entries.
+    of_entries : bool
+        Whether the noise of the labels goes with the tokens, to which its entries belong; else it stays.
     """
 
     source: int
     order: tuple[int, ...]
     student: bytes
     teacher: bytes
+    of_entries: bool
 
     def of(self, fields_of: Array, matrix: bytes) -> Array:
         """The image of fields (..., L, n)."""
@@ -41,43 +48,80 @@ class Image(NamedTuple):
         return turned @ np.frombuffer(matrix).reshape(2 * fields_of.shape[-1:]).T
 
     def of_noise(self, z: Array) -> Array:
-        """The image of noise (..., L, L), whose entries belong to two tokens; of none if there is none."""
-        return z[..., list(self.order), :][..., list(self.order)] if z.shape[-1] else z
+        """The image of noise (..., L, L); of none if there is none."""
+        return z[..., list(self.order), :][..., list(self.order)] if self.of_entries and z.shape[-1] else z
+
+
+def merged(system: System, group: Sequence[Element]) -> System:
+    """The system with one of those configurations that symmetries make of each other, with the probability of all.
+
+    What it gives must be averaged over the group.
+    """
+    law = system.sample_law
+    if len(law.probabilities) == 1:
+        return system
+    places, shares = _merged(system, _as_key(group))
+    if len(places) == len(shares):
+        return system
+    return system.of_configurations(places, shares[list(places)], [(tuple(order), A, B) for order, A, B in group])
+
+
+@lru_cache(maxsize=64)
+def _merged(system: System, group: Key) -> tuple[tuple[int, ...], Array]:
+    """The configurations that stand for all, and the probability that every configuration stands for."""
+    shares, stands_for = system.sample_law.probabilities.copy(), list(range(len(system.sample_law.probabilities)))
+    images = [system.sample_law.images(order) for order, _, _ in group]
+    for place in stands_for[1:]:
+        for (sources, tokens), (_, A, B) in zip(images, group, strict=True):
+            source = sources[place]
+            if 0 <= source < place and _image(system, place, source, tokens[place], A, B) is not None:
+                stands_for[place] = stands_for[source]
+                shares[stands_for[place]] += shares[place]
+                break
+    return tuple(dict.fromkeys(stands_for)), shares
 
 
 def images_in(system: System, configuration: int, group: Sequence[Element]) -> tuple[Image, ...]:
-    """The symmetries that make a configuration's samples of those of the first one that they can be made of."""
-    every = [image for image in _images(system, configuration, _as_key(group)) if image is not None]
-    first = min(image.source for image in every)  # of itself, by the identity, if by no other
-    return tuple(image for image in every if image.source == first)
+    """The symmetries that make a configuration's samples of each other."""
+    every = _images(system, configuration, _as_key(group))
+    return tuple(image for image in every if image is not None)
 
 
 def symmetries_of_samples(system: System, group: Sequence[Element]) -> tuple[Image, ...]:
-    """Those symmetries of overlaps that are ones of the samples of all configurations, as they are in the first."""
+    """Those symmetries of overlaps that are ones of the samples within all configurations, as they are in the first."""
     places = range(len(system.sample_law.configurations))
     every = zip(*(_images(system, place, _as_key(group)) for place in places), strict=True)
     return tuple(images[0] for images in every if images[0] is not None and None not in images)
 
 
-def _as_key(group: Sequence[Element]) -> tuple[tuple[tuple[int, ...], bytes, bytes], ...]:
+def _as_key(group: Sequence[Element]) -> Key:
     """The same as what tells it from others."""
     return tuple((tuple(order), A.astype(float).tobytes(), B.astype(float).tobytes()) for order, A, B in group)
 
 
 @lru_cache(maxsize=4096)
-def _images(
-    system: System, configuration: int, group: tuple[tuple[tuple[int, ...], bytes, bytes], ...]
-) -> tuple[Image | None, ...]:
-    """What symmetries of overlaps make a configuration of; None of those that are none of single samples.
+def _images(system: System, configuration: int, group: Key) -> tuple[Image | None, ...]:
+    """What symmetries of overlaps make of a configuration's samples; None of those that are none of its samples.
 
     With a causal mask there are some: tokens of the same law have the same overlaps, and other losses.
     """
     found: list[Image | None] = []
     for order, A, B in group:
         sources, tokens = system.sample_law.images(order, slice(configuration, configuration + 1))
-        image = Image(sources[0], tuple(tokens[0].tolist()), A, B)
-        found.append(image if _leaves_losses(system, configuration, image) else None)
+        own = sources[0] == configuration
+        found.append(_image(system, configuration, configuration, tokens[0], A, B) if own else None)
     return tuple(found)
+
+
+def _image(
+    system: System, configuration: int, source: int, tokens: NDArray[np.int64], student: bytes, teacher: bytes
+) -> Image | None:
+    """The symmetry that makes a configuration's samples of the source's by these tokens; None if none does."""
+    for of_entries in (True, False):
+        image = Image(source, tuple(tokens.tolist()), student, teacher, of_entries)
+        if _leaves_losses(system, configuration, image):
+            return image
+    return None
 
 
 def _leaves_losses(system: System, configuration: int, image: Image) -> bool:

@@ -39,17 +39,13 @@ class Sector:
     units : Units or None
         In which coordinates are given; None for ones.
     trained : int
-<<<<<<< HEAD
-        Number of the loss's trained parameters, which no symmetry changes.
+        Number of the loss's trained parameters, which no symmetry changes, and of the entries of Q.
+    norms : int
+        Number of the latter.
     free : Gauge or None
         Turns of the student's columns that leave the loss unchanged, and that no symmetry of the start forbids.
     start : Overlaps or None
         As which points are turned where there are such.
-=======
-        Number of the loss's trained parameters, which no symmetry changes, and of the entries of Q.
-    norms : int
-        Number of the latter.
->>>>>>> q-1127
     """
 
     basis: Array
@@ -59,12 +55,9 @@ class Sector:
     teacher_rank: int
     units: Units | None = None
     trained: int = 0
-<<<<<<< HEAD
+    norms: int = 0
     free: Gauge | None = None
     start: Overlaps | None = None
-=======
-    norms: int = 0
->>>>>>> q-1127
 
     @classmethod
     def of(
@@ -94,14 +87,13 @@ class Sector:
         kept = _unchanged(start, symmetries, _packed(units, length, columns, rank, trained))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
-<<<<<<< HEAD
-        basis = _basis_of(key, length, columns, rank, trained)
+        basis = _basis_of(key, length, columns, rank, trained, start.norms)
         free = None if gauge is None or not len(gauge.turns) else gauge.left_by([A for _, A, _ in group])
         if free is None or not len(free.turns):
-            return cls(basis, group, length, columns, rank, units, trained)
+            return cls(basis, group, length, columns, rank, units, trained, start.norms)
         # theta counts in the unit of m
         target = start if units is None else replace(start, theta=start.theta / units.tokens**2)
-        return cls(basis, group, length, columns, rank, units, trained, free, target)
+        return cls(basis, group, length, columns, rank, units, trained, start.norms, free, target)
 
     def turned(self, images: Overlaps) -> Overlaps:
         """Overlaps (..., P, ...), each turned to lie as the start does where symmetries leave that open."""
@@ -110,11 +102,9 @@ class Sector:
         several = images.theta.shape[:-3]
         m, theta = (x.reshape(-1, *x.shape[-3:]) for x in (images.m, images.theta))
         turns = [self.free.turn(replace(images, m=m[s], theta=theta[s]), self.start) for s in range(len(theta))]
-        return images.changed(np.reshape(turns, (*several, 1, self.columns, self.columns)))
-=======
-        basis = _basis_of(key, length, columns, rank, trained, start.norms)
-        return cls(basis, group, length, columns, rank, units, trained, start.norms)
->>>>>>> q-1127
+        turn = np.reshape(turns, (*several, self.columns, self.columns))
+        moved = replace(images, norms=0).changed(turn[..., None, :, :])
+        return replace(moved, trained=images.trained_of(turn), norms=images.norms) if images.norms else moved
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -38,6 +38,7 @@ Clusters = tuple[tuple[float, ...], ...]
 _SAMPLES = 6  # random fields on which a candidate is tried
 _TOLERANCE = 1e-9
 _MOST_CANDIDATES = 4096
+_MOST_PERMUTED = 5  # tokens of which all orders are tried
 
 
 @lru_cache(maxsize=32)
@@ -144,40 +145,75 @@ def _signed_permutations(size: int) -> list[Array]:
 def site_permutations(problem: Problem, spectrum: Spectrum, law: SampleLaw) -> tuple[tuple[int, ...], ...]:
     """Permutations of the tokens, with their clusters, that leave the tokens' law and the mixing matrix unchanged.
 
-    Each is an order of the sites: site s takes the place of site ``order[s]``. Only the identity is tried beyond five
-    tokens or where there are too many candidates.
+    Each is an order of the sites: site s takes the place of site ``order[s]``. They form a group. Of more than five
+    tokens it holds rotations of those that any two of can be exchanged, which make all of them of each other.
     """
-    sites = problem.sites
-    identity = tuple(range(len(sites)))
-    if problem.tokens.length > 5:
-        return (identity,)
-    mixing = problem.mixing_matrix
-    count, same = len(sites), np.eye(law.rho.shape[-1])
-    found = []
-    for tokens, order in itertools.islice(_site_orders(problem), _MOST_CANDIDATES):
+    mixing, count, same = problem.mixing_matrix, len(problem.sites), np.eye(law.rho.shape[-1])
+
+    def holds(tokens: Sequence[int], order: Sequence[int]) -> bool:
         p, o = list(tokens), list(order)
         joint = [*o, *range(count, spectrum.mean.shape[1])]
         moments = spectrum.covariance[:, joint][:, :, joint]
-        if (
+        return (
             np.allclose(mixing[np.ix_(p, p)], mixing, rtol=1e-12, atol=1e-14)
             and np.allclose(spectrum.gamma[o], spectrum.gamma, rtol=1e-12)
             and np.allclose(spectrum.mean[:, joint], spectrum.mean, rtol=1e-12, atol=1e-14)
             and np.allclose(moments, spectrum.covariance, rtol=1e-12, atol=1e-14)
             and law.unchanged(order, same)
-        ):
-            found.append(order)
+        )
+
+    if problem.tokens.length > _MOST_PERMUTED:
+        return _rotations(_sites_of_tokens(problem), holds)
+    candidates = itertools.islice(_site_orders(problem), _MOST_CANDIDATES)
+    return tuple(order for tokens, order in candidates if holds(tokens, order))
+
+
+def _sites_of_tokens(problem: Problem) -> list[list[int]]:
+    """The sites of every token, in the order of its clusters."""
+    return [[s for s, (token, _) in enumerate(problem.sites) if token == l] for l in range(problem.tokens.length)]
+
+
+def _rotations(
+    of_token: Sequence[Sequence[int]], holds: Callable[[Sequence[int], Sequence[int]], bool]
+) -> tuple[tuple[int, ...], ...]:
+    """Orders of the sites that rotate tokens among those that they can be exchanged with, cluster by cluster."""
+
+    def order_of(tokens: Sequence[int]) -> tuple[int, ...]:
+        order = [0] * sum(map(len, of_token))
+        for own, token in zip(of_token, tokens, strict=True):
+            for site, image in zip(own, of_token[token], strict=True):
+                order[site] = image
+        return tuple(order)
+
+    alike: list[list[int]] = []
+    tokens = range(len(of_token))
+    for token in tokens:
+        for first, *_ in (same := [others for others in alike if len(of_token[others[0]]) == len(of_token[token])]):
+            exchanged = [{first: token, token: first}.get(other, other) for other in tokens]
+            if holds(exchanged, order_of(exchanged)):
+                next(others for others in same if others[0] == first).append(token)
+                break
+        else:
+            alike.append([token])
+    found = []
+    for steps in itertools.product(*(range(len(others)) for others in alike)):
+        places = {
+            token: others[(i + step) % len(others)]
+            for others, step in zip(alike, steps, strict=True)
+            for i, token in enumerate(others)
+        }
+        found.append(order_of([places[token] for token in tokens]))
     return tuple(found)
 
 
 def _site_orders(problem: Problem):  # noqa: ANN202
     """(permutation of the tokens, order of the sites), every exchange of clusters within the tokens included."""
-    sites = problem.sites
-    of_token = [[s for s, (token, _) in enumerate(sites) if token == l] for l in range(problem.tokens.length)]
+    of_token = _sites_of_tokens(problem)
     for tokens in itertools.permutations(range(problem.tokens.length)):
         if any(len(of_token[a]) != len(of_token[b]) for a, b in enumerate(tokens)):
             continue
         for clusters in itertools.product(*(itertools.permutations(of_token[b]) for b in tokens)):
-            order = [0] * len(sites)
+            order = [0] * len(problem.sites)
             for here, images in zip(of_token, clusters, strict=True):
                 for site, image in zip(here, images, strict=True):
                     order[site] = image

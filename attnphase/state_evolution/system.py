@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -84,6 +84,53 @@ class System:
         hash(self)  # it stays the same to what is cached
         other = copy(self)
         other.__dict__["parameters"] = mixing, numbers
+        if self.whole is not self:
+            other.__dict__["_whole"] = self.whole.at(trained)
+        return other
+
+    @property
+    def whole(self) -> System:
+        """The system of all configurations of clusters, see `of_configurations`."""
+        found: System = self.__dict__.get("_whole", self)
+        return found
+
+    @property
+    def averaged_over(self) -> Sequence[ProblemSymmetry]:
+        """Symmetries over which means over this system's samples must be averaged; none of a whole system."""
+        found: Sequence[ProblemSymmetry] = self.__dict__.get("_averaged_over", ())
+        return found
+
+    def averaged(self, means: Array, *, by_teacher: bool = False) -> Array:
+        """Means over this system's samples of what sites have, (P, ..., r, r) or by the teacher (P, ..., r, t), of all.
+
+        That is, their mean over `averaged_over`.
+        """
+        if not self.averaged_over:
+            return means
+        turned = [A @ means[list(order)] @ (B if by_teacher else A).T for order, A, B in self.averaged_over]
+        return np.mean(turned, axis=0)
+
+    def of_configurations(
+        self, places: tuple[int, ...], probabilities: Array, group: Sequence[ProblemSymmetry]
+    ) -> System:
+        """The system with samples of some configurations of clusters alone, which have these probabilities.
+
+        They stand for all, which a group makes of them.
+        """
+        hash(self)
+        other, law = copy(self), self.sample_law.of_configurations(places, probabilities)
+        other.__dict__.pop("token_variances", None)
+        other.__dict__.update(
+            {
+                "_whole": self,
+                "_averaged_over": group,
+                "_identity": (self._identity, places),
+                "sample_law": law,
+                "symmetries": self.symmetries,
+                "gauge": self.gauge,
+                "noise_directions": tuple(self.noise_directions[place] for place in places),
+            }
+        )
         return other
 
     @cached_property
@@ -92,7 +139,7 @@ class System:
 
     def __eq__(self, other: object) -> bool:
         """Systems that differ in trained parameters alone are the same to what is found by trying random ones."""
-        return isinstance(other, System) and self._identity is other._identity
+        return isinstance(other, System) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)

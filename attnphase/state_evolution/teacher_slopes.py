@@ -68,7 +68,7 @@ def teacher_slopes(channel: Channel, overlaps: Overlaps, minima: Minima) -> tupl
         if (jumps := rule.of(configuration).jumps) is not None:
             slopes[:, tokens] += channel.probabilities[configuration] * jumps.teacher
             unresolved[tokens] += channel.probabilities[configuration] * jumps.unresolved_teacher
-    return slopes.swapaxes(0, 1), unresolved
+    return channel.system.averaged(slopes.swapaxes(0, 1), by_teacher=True), unresolved
 
 
 def _smooth(channel: Channel, part: Part, omega: Array, k: Array, known: Array, factors: Array) -> Array:

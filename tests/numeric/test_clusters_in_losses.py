@@ -20,7 +20,7 @@ from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.sample_symmetries import symmetries_of_samples
+from attnphase.state_evolution.sample_symmetries import merged
 from attnphase.state_evolution.symmetries import loss_symmetries
 from attnphase.state_evolution.system import System
 from attnphase.theories.one_rsb.map import OneRsbMap
@@ -155,13 +155,13 @@ def exchanged(second: str) -> Problem:
     return Problem.from_dict(whole)
 
 
-@pytest.mark.parametrize(("second", "images"), [("1", 2), ("2.5", 1)])
-def test_samples_of_two_configurations_are_exchanged_only_if_their_losses_are(second: str, images: int):
-    """Lines turn the nodes of one configuration for the other; points do not."""
+@pytest.mark.parametrize(("second", "count"), [("1", 1), ("2.5", 2)])
+def test_samples_of_two_configurations_are_exchanged_only_if_their_losses_are(second: str, count: int):
+    """One then stands for both."""
     system, start = System.of(exchanged(second)), overlaps_for(slice(0, 4))
     group = [(list(order), A, B) for order, A, B in system.symmetries if A.item() == B.item() == 1]
     assert len(group) == 2
-    assert len(symmetries_of_samples(system, group)) == images
+    assert len(merged(system, group).sample_law.probabilities) == count
     by_lines, points = (evaluated(system, rule_for(name, system, 3), 1.7, start) for name in ("lines", "sobol"))
     for key in ("q_hat", "theta_hat", "m_hat", "envelope", "loss"):
         np.testing.assert_allclose(by_lines[key], points[key], rtol=0.02, atol=2e-3, err_msg=key)

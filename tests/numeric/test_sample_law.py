@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from attnphase.errors import ProblemError
 from attnphase.integration.lines import LineOrders
 from attnphase.integration.nets import NetOrders
 from attnphase.integration.rules import Rule, lines, nets, sobol
@@ -134,6 +135,16 @@ def test_labels_of_fields_with_another_law(name: str, accuracy: float):
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, rtol=accuracy, err_msg=key)
     assert not Channel(system, rule).labelled
+
+
+def test_a_law_that_bends_the_normals_must_tell_where_labels_jump():
+    """Lines would be split where they jump under the Gaussian law; points need no place."""
+    problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.1}, "loss": {"kind": "logistic"}})
+    system, _ = tilted(problem, (0.45,), 0.12)
+    at = columns([2.9], [1.7], [0.2], [1.1])
+    with pytest.raises(ProblemError, match=r"give it a method split, or set integration\.rule = \"sobol\""):
+        evaluated(system, rule_of("lines", system, 24, 4096), 3.1, at)
+    assert np.isfinite(evaluated(system, rule_of("sobol", system, 24, 256), 3.1, at)["q_hat"]).all()
 
 
 def test_a_law_with_fewer_symmetries_leaves_the_problem_fewer():

@@ -48,11 +48,10 @@ PROBLEMS = {
 
 
 def at_its_nodes(point):
-    """The channel of a point's rule, and the minima of its nodes."""
-    rule, minima = point.restart.rule, point.restart.minima
-    assert rule is not None
-    assert minima is not None
-    return Channel(System.of(point.problem), rule), minima
+    """The channel of a point's rule, with all configurations of clusters, and the minima of its nodes."""
+    assert point.restart.rule is not None
+    channel = Channel(System.of(point.problem), point.restart.rule)
+    return channel, channel.minima_at(point.restart.overlaps, Starts.COLD, None)
 
 
 @cache

@@ -69,6 +69,7 @@ FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "tokens.law": (MIXTURE, {}, {"tokens.law": {"kind": "same", "probability": 0.8}}),
     "tokens.mean_positions": (MIXTURE, {}, {"tokens.mean_positions": [[0.2], [-0.2]]}),
     "tokens.mean_teacher": (MIXTURE, {}, {"tokens.mean_teacher": [[0.3]]}),
+    "tokens.density": ({}, {"tokens.density": "1 + tanh(k0_0)/2"}, {"tokens.density": "1 + tanh(k0_0)/3"}),
     "tokens.spectrum": ({}, {}, {"tokens.spectrum": POWER}),
     "SpectrumAtom.weight": ({}, atoms(), atoms((0.3, 0.7))),
     "SpectrumAtom.variances": ({}, atoms(), atoms(first=[0.3, 0.8])),

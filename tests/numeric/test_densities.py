@@ -1,0 +1,128 @@
+"""Laws of the teacher's fields with a density given the clusters, against the same laws written otherwise."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnphase.errors import ProblemError
+from attnphase.experiments.settings import TrainingSettings
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
+from attnphase.state_evolution.sample_symmetries import merged
+from attnphase.state_evolution.system import System
+
+SIGMA, SHIFT, SHARE = 0.9, 0.6, 0.7
+SAME = [{"sigma": SIGMA}, {"sigma": SIGMA}]
+INDEPENDENT = {"kind": "independent", "weights": [SHARE, 1 - SHARE]}
+
+
+def problem_of(loss: str, length: int = 1, **tokens: Any) -> Problem:
+    kind = "mixture" if "clusters" in tokens else "gaussian"
+    return Problem.from_dict(
+        {
+            "tokens": {"length": length, "kind": kind, **tokens},
+            "positions": {"kind": "none"},
+            "regularizer": {"strength": 0.15},
+            "loss": {"kind": "expression", "expression": loss},
+            "integration": {"standard_error": 2e-4},
+            "metrics": {"product": "h[0, 0]*k[0, 0]"},
+        }
+    )
+
+
+def solved(problem: Problem, tolerance: float = 1e-7) -> BranchPoint:
+    point = solve_point(problem, 2.3, "semantic", settings=SolverSettings(threads=1, tolerance=tolerance))
+    assert point.status is Status.converged
+    return point
+
+
+def assert_alike(one: BranchPoint, other: BranchPoint, names: tuple[str, ...] = ("q", "V", "theta"), rel: float = 0.0):
+    """Of the first site, within four errors or as much as may be left."""
+    for name in (*names, "training_loss", "test_error", "weight_norm", "metric_product"):
+        mine, its = (float(np.ravel(point.values[name])[0]) for point in (one, other))
+        own, others = (float(np.ravel(point.errors[name])[0]) for point in (one, other))
+        error = np.hypot(own, others)
+        assert abs(mine - its) <= (rel * abs(mine) if rel else 4 * error + 1e-7 * abs(mine)), name
+        assert error < 0.02 * abs(mine), name
+
+
+def test_clusters_that_tilt_are_those_that_shift():
+    """A density ``exp(b k - b^2 rho/2)`` moves the tokens of a cluster along the teacher, as a mean does."""
+    loss = "softplus((1 - 2*c)*(h - k/3 + 0.2))"
+    by_mean = [{"sigma": SIGMA, "mean": [s * SHIFT * SIGMA**2]} for s in (1, -1)]
+    tilt = f"exp((1 - 2*c)*{SHIFT}*k - {SHIFT**2 * SIGMA**2 / 2})"
+    tilted = solved(problem_of(loss, clusters=SAME, law=INDEPENDENT, density=tilt))
+    shifted = solved(problem_of(loss, clusters=by_mean, law=INDEPENDENT, mean_teacher=[[1.0]]))
+    assert tilted.rule == shifted.rule == "lines"
+    assert_alike(tilted, shifted)
+    plain = solved(problem_of(loss, clusters=SAME, law=INDEPENDENT))
+    assert abs(plain.values["training_loss"] / tilted.values["training_loss"] - 1) > 0.02
+
+
+def test_a_mixture_of_densities_is_one_density():
+    """Of clusters that nothing but their density tells apart."""
+    loss = "sqrt(1 + (h - k - k**2/3)**2)"
+    apart = problem_of(loss, clusters=SAME, law=INDEPENDENT, density="1 + (1 - 2*c)*tanh(1.3*k)*0.8")
+    whole = problem_of(loss, sigma=SIGMA, density=f"1 + {(2 * SHARE - 1) * 0.8!r}*tanh(1.3*k)")
+    assert_alike(solved(apart), solved(whole))
+
+
+def test_no_tilt_is_the_gaussian_law():
+    loss = "sqrt(1 + (h - k - k**2/3)**2)"
+    plain, none = problem_of(loss, sigma=SIGMA), problem_of(loss, sigma=SIGMA, density="1 + 1e-14*tanh(k)")
+    assert_alike(solved(plain, 1e-11), solved(none, 1e-11), rel=1e-9)
+
+
+def test_configurations_are_alike_only_if_their_densities_are():
+    counts = []
+    for density in ("1 + c[0]*tanh(k[0, 0])/2 + c[1]*tanh(k[1, 0])/2", "1 + c[0]*tanh(k[0, 0])/2"):
+        clusters = [{"sigma": 0.8}, {"sigma": 1.1}]
+        loss = "(h[0, 0] + h[1, 0] - c @ k[:, 0])**2/2"
+        system = System.of(problem_of(loss, 2, clusters=clusters, law={"kind": "single-location"}, density=density))
+        group = [(list(order), A, B) for order, A, B in system.symmetries]
+        counts.append(len(merged(system, group).sample_law.probabilities))
+    assert counts == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("density", "says"),
+    [
+        ("1.01 + (1 - 2*c)*tanh(k)/2", "must have the mean 1 over Gaussian k, but has 1.01 for the clusters (0)"),
+        ("1 + c*k**2/100", "for the clusters (1)"),
+        ("1 + 1.5*tanh(k)", "must be positive for all k"),
+    ],
+)
+def test_a_density_that_is_none_is_refused(density: str, says: str):
+    with pytest.raises(ProblemError, match=r"tokens\.density") as caught:
+        solve_point(problem_of("(h - k)**2/2", clusters=SAME, law=INDEPENDENT, density=density), 1.0, "semantic")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("density", "says"),
+    [
+        ("1 + h", "tokens.density has h0_0 in it"),
+        ("1 + noise", "tokens.density has noise0_0 in it"),
+        ("1/k", "must be a finite number for all fields"),
+        ("1 + c*k", "takes the number of a token's cluster"),
+        ("1 +", "tokens.density cannot be used"),
+    ],
+)
+def test_a_formula_that_is_no_density_is_refused(density: str, says: str):
+    with pytest.raises(ProblemError) as caught:
+        problem_of("(h - k)**2/2", density=density)
+    assert says in str(caught.value)
+    assert caught.value.field == "tokens.density"
+
+
+def test_what_needs_a_gaussian_law_says_so():
+    problem = problem_of("(h - k)**2/2", density="1 + tanh(k)/2")
+    with pytest.raises(ProblemError, match=r"tokens\.density is not drawn at finite d"):
+        TrainingSettings("lbfgs").check(problem)
+    with pytest.raises(ProblemError, match=r'integration\.rule = "lines" needs .* smooth tokens\.density'):
+        problem.with_fields({"tokens.density": "1 + sign(k)/2", "integration.rule": "lines"})
+    assert solved(problem.with_fields({"tokens.density": "1 + sign(k)/2"})).rule == "sobol"
