@@ -135,6 +135,7 @@ class LinearMap:
         self.sector = SimpleNamespace(
             errors=lambda e: Overlaps(*(np.reshape(x, (1, 1, 1)) for x in (e[0], 0, 0, e[1]))),
             pack_all=lambda many: np.stack([many.q.ravel(), many.theta.ravel()], axis=1),
+            norms=0,
         )
         self.channel = SimpleNamespace(rule=SimpleNamespace(randomised=randomised))
         self.last = SimpleNamespace(envelope=noise[:, 3])
