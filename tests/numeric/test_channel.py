@@ -135,7 +135,7 @@ def test_shares_of_second_minima_are_counted_by_their_distance():
     """Weights of the nodes whose second minimum lies within a distance, cluster by cluster and sign by sign."""
     channel = channel_of(TEACHER_MEANS, 64)
     at = overlaps_for(channel, 40.0)
-    map_ = StateEvolution(channel, 1.6, None)  # type: ignore[arg-type]  # the share needs no sector
+    map_ = StateEvolution(channel, 1.6, channel.system.sector_of(at))
     map_.minima = channel.evaluate(1.6, at, Starts.COLD).minima
     energies = map_.minima.energies.reshape(len(channel.probabilities), -1, *channel.rule.nodes.shape[:2], 2)
     gap = energies[..., 1] - energies[..., 0]
