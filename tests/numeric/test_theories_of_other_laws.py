@@ -375,7 +375,8 @@ def test_copies_and_slopes_against_quadrature():
     assert images.mean() == pytest.approx(float(expected.item()), rel=1e-2)
     plain = Copies.of(replace(system, own_law=None), alpha, overlaps, hats, 1024).images(np.array([[[D]]]))
     assert abs(plain.mean() / images.mean() - 1) > 0.05
-    each = Overlaps(*(np.tile(value, (REPLICATES, 1, 1, 1)) for value in vars(overlaps).values()))
+    parts = overlaps.q, overlaps.V, overlaps.m, overlaps.theta
+    each = Overlaps(*(np.tile(value, (REPLICATES, 1, 1, 1)) for value in parts))
     np.testing.assert_array_equal(Copies.of(system, alpha, each, hats, 1024).images(np.array([[[D]]])), images)
 
 
