@@ -41,7 +41,7 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
 
-__all__ = ["CASES", "Case", "Measurement", "measured", "needed"]
+__all__ = ["CASES", "SEPARABLE", "Case", "Measurement", "measured", "needed"]
 
 RULES = "plain", "averaged", "points", "lines", "nets"
 SEEDS = 16
@@ -54,8 +54,9 @@ _THREE = Problem.from_dict({"tokens": {"length": 3}, "teacher": {"omega": 0.5, "
 _RANK_TWO = _PAPER.with_fields({"teacher.rank": 2, "student.rank": 2})
 
 
-def _one_token(loss: str, ridge: float = 0.01) -> Problem:
-    return Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": loss}, "regularizer": {"strength": ridge}})
+def _one_token(loss: str, ridge: float = 0.01, sigma: float = 0.5) -> Problem:
+    tokens = {"length": 1, "sigma": sigma}
+    return Problem.from_dict({"tokens": tokens, "loss": {"kind": loss}, "regularizer": {"strength": ridge}})
 
 
 class Case(NamedTuple):
@@ -138,6 +139,14 @@ CASES = {
     "logistic": Case(_one_token("logistic"), "semantic", 8.0, ((),), ()),
     "logistic, weak ridge": Case(_one_token("logistic", 0.001), "semantic", 8.0, ((),), ()),
 }
+
+SEPARABLE = {
+    f"{loss}, {alpha:g}, {ridge:g}, {sigma:g}": Case(_one_token(loss, ridge, sigma), "semantic", alpha, ((),), ())
+    for loss in ("hinge", "logistic")
+    for alpha, sigma in ((3.0, 1.0), (8.0, 1.0), (10.0, 2.0))
+    for ridge in (0.01, 0.001)
+}
+"""One token, whose label jumps: loss, alpha, ridge and standard deviation of the token."""
 
 
 @dataclass(frozen=True)
@@ -343,16 +352,17 @@ def _of_family(found: list[Measurement], asked: float, of: Callable[[Measurement
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Error of one map against the local problems that it solves.")
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME", help="these points")
+    every = CASES | SEPARABLE
+    parser.add_argument("--only", nargs="+", choices=every, default=list(CASES), metavar="NAME", help="these points")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES, metavar="NAME", help="these rules")
     parser.add_argument("--summary", action="store_true", help="one row for each point")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="scramblings (default: %(default)s)")
     options = parser.parse_args()
     rows = []
     for name in options.only:
-        case = CASES[name]
-        error, every = measured(case, seeds=options.seeds, rules=options.rules)
-        found = list(every)
+        case = every[name]
+        error, found_by = measured(case, seeds=options.seeds, rules=options.rules)
+        found = list(found_by)
         rows.append(_summary(name, case, found))
         if not options.summary:
             print(f"\n{name}, alpha = {case.alpha:g} (reference to {error:.0e})\n")

@@ -390,6 +390,7 @@ def _weight_norm(generic: _Generic) -> Check:
 def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
     """Observables at generic conjugates; `means` (3, S) are those of the envelope and of the two losses."""
     envelope, at_prox, at_omega = means[:, :, None, None]
+    sites = generic.at.beside(generic.conjugates)
     return generic.prior.maps.observables(
         alpha=generic.alpha,
         **generic.prior.arguments(generic.conjugates),
@@ -398,7 +399,7 @@ def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
         loss_at_prox=at_prox,
         loss_at_omega=at_omega,
         length=generic.prior.kernels.length,
-        q=(sites := generic.at.beside(generic.conjugates))["q"],
+        q=sites["q"],
         V=sites["V"],
         **generic.conjugates.by_name,
     )

@@ -151,7 +151,7 @@ def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps]
     eigenvalue of the map's Jacobian exceeds one.
     """
     settings, deadline = asked.settings, asked.deadline
-    bare = replace(system, problem=replace(system.problem, metrics={}))
+    bare = System.of(replace(system.problem, metrics={}), system.threads)
     few = min(settings.max_nodes, system.refinement(settings.max_nodes).first().size)  # enough to tell losses apart
     quick = replace(settings, stability=False, identity=False, max_nodes=few)
     found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []

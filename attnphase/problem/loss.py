@@ -41,9 +41,9 @@ class Loss:
         For ``"values"``: columns of the value matrices, from 1 to 8; 1 if left out.
     expression
         For ``"expression"``: a formula of arrays as in NumPy: the student's fields ``h`` (L, r), the
-        teacher's ``k`` (L, t), the labels' ``noise`` (L, L) of variance ``teacher.noise``, and the
-        numbers ``c`` (L) of the tokens' clusters, from 0, and the weights' own products ``Q`` = WᵀW/d
-        (r, r). ``h0_1`` is ``h[0, 1]``; of one entry, ``h`` is a number. Or a function
+        teacher's ``k`` (L, t), the labels' ``noise`` (L, L) of variance ``teacher.noise``, the
+        numbers ``c`` (L) of the tokens' clusters, from 0, and the products of the weights' columns,
+        ``Q`` = WᵀW/d (r, r). ``h0_1`` is ``h[0, 1]``; of one entry, ``h`` is a number. Or a function
         ``loss(h, k, noise, c, Q)`` of such arrays of SymPy symbols, which a problem calls once and
         replaces by a formula. Finite for all fields, and falling more slowly
         than their square; ``sign`` takes no field of the student, since the loss would jump.

@@ -329,6 +329,7 @@ class StateEvolution:
         images = self._images_of(hats, lift=lift)
         if images is None:
             return None
+        sites = overlaps.beside(hats)
         observables = self.prior.maps.observables(
             alpha=self.alpha,
             **self.prior.arguments(hats),
@@ -337,7 +338,7 @@ class StateEvolution:
             loss_at_prox=loss_at_prox[:, None, None],
             loss_at_omega=loss_at_omega[:, None, None],
             length=self.system.problem.tokens.length,
-            q=(sites := overlaps.beside(hats))["q"],
+            q=sites["q"],
             V=sites["V"],
             **hats.by_name,
         )

@@ -30,7 +30,7 @@ with loaded_on_use(__name__):
 
 __all__ = ["metric_means", "metrics_at"]
 
-_AT_ONCE = 8192  # nodes of as many replicates
+_AT_ONCE = 8192  # nodes that are computed together, those of whole replicates
 _STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the seed alone
 
 
