@@ -21,7 +21,7 @@ SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_err
 """What a frame leaves as it is."""
 
 OVERLAPS = ("q", "V", "m", "theta")
-"""What a frame turns."""
+"""What a frame turns; and trained parameters, if there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +31,16 @@ class Frame:
     problem: Problem
     elements: tuple[ProblemSymmetry, ...]
     rotates: bool
-    overlaps = OVERLAPS
+    scalars = SCALARS
 
     @property
-    def scalars(self) -> tuple[str, ...]:
-        """What the frame leaves as it is."""
-        return (*SCALARS, "trained") if self.problem.loss.trained else SCALARS
+    def overlaps(self) -> tuple[str, ...]:
+        """What the frame turns."""
+        return (*OVERLAPS, "trained") if self.problem.loss.trained else OVERLAPS
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Entries of Q, which stand among trained parameters, and which the frame would turn."""
+        """Entries of Q, which stand behind trained parameters, and which the frame would turn."""
         return self.problem.loss.norms
 
     @classmethod
@@ -52,21 +52,21 @@ class Frame:
 
     def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
         """Overlaps of every run, (S, ...) like the dataset's, in the frame that fits the theory's best."""
-        wanted = {name: self._by_site(point[name].to_numpy()) for name in OVERLAPS}
-        found: dict[str, list[Array]] = {name: [] for name in OVERLAPS}
+        wanted = {name: self._by_site(point[name]) for name in self.overlaps}
+        found: dict[str, list[Array]] = {name: [] for name in self.overlaps}
         for s in range(runs.sizes["seed"]):
-            own = {name: self._by_site(runs[name].to_numpy()[s]) for name in OVERLAPS}
+            own = {name: self._by_site(runs[name][s]) for name in self.overlaps}
             best = min((self._moved(own, wanted, element) for element in self.elements), key=lambda moved: moved[0])
-            for name in OVERLAPS:
-                found[name].append(by_cluster(self.problem, name, best[1][name]))
-        shapes = {name: point[name].shape for name in OVERLAPS}
+            for name in self.overlaps:
+                found[name].append(by_cluster(self.problem, name, best[1][name]) if name in OVERLAPS else best[1][name])
+        shapes = {name: point[name].shape for name in self.overlaps}
         return {name: np.array(rows).reshape(-1, *shapes[name]) for name, rows in found.items()}
 
     def _moved(
         self, own: dict[str, Array], wanted: dict[str, Array], element: ProblemSymmetry
     ) -> tuple[float, dict[str, Array]]:
         """A run under one symmetry, and how far it is from the theory."""
-        order, A, B = element
+        order, A, B, C = element
         order = list(order)
         if self.rotates:
             A = self._rotation(own, wanted, order, A, B) @ A
@@ -76,8 +76,12 @@ class Frame:
             "m": own["m"][order] @ A.T,
             "theta": A @ own["theta"][order] @ B.T,
         }
+        if "trained" in own:
+            count = len(C) - len(self.left_out)
+            moved["trained"] = np.concatenate([C[:count, :count] @ own["trained"][:count], own["trained"][count:]])
         # rounded, so that of elements that fit alike the first is taken
-        distance = sum(float(((moved[name] - wanted[name]) ** 2).sum()) for name in ("m", "theta", "q"))
+        compared = (name for name in ("m", "theta", "q", "trained") if name in own)
+        distance = sum(float(((moved[name] - wanted[name]) ** 2).sum()) for name in compared)
         return round(distance, 12), moved
 
     def _rotation(self, own: dict[str, Array], wanted: dict[str, Array], order: list[int], A: Array, B: Array) -> Array:
@@ -96,7 +100,8 @@ class Frame:
             whole[part, part] = left @ right
         return whole
 
-    def _by_site(self, values: Array) -> Array:
-        if not self.problem.tokens.has_clusters:
+    def _by_site(self, variable: xr.DataArray) -> Array:
+        values = variable.to_numpy()
+        if not self.problem.tokens.has_clusters or "token" not in variable.dims:
             return values
         return np.stack([values[token, cluster] for token, cluster in self.problem.sites])

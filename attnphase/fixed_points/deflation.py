@@ -21,7 +21,7 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Advance, Callback, silent, uncounted
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.sector import Sector, images
 from attnphase.state_evolution.starts import branches_of, initial_overlaps, random_overlaps
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 from attnphase.state_evolution.system import System
@@ -72,7 +72,8 @@ class _Search:
 
     def images(self, overlaps: Overlaps) -> list[Overlaps]:
         """Mirror images under the problem's exact symmetries."""
-        return [_image(overlaps, one) for one in self.system.symmetries]
+        found, columns = images(overlaps, self.system.symmetries).pack(), overlaps.theta.shape[-2:]
+        return [Overlaps.unpack(one, len(overlaps.q), *columns, overlaps.norms) for one in found]
 
     def distance(self, a: Overlaps, b: Overlaps) -> float:
         """Of two solutions, or of the nearest mirror images; a rotation of the columns that no loss sees is one."""
@@ -81,7 +82,7 @@ class _Search:
         nearest = min(float(np.abs((packed - one) / self.scale).max()) for one in images)
         if nearest < _SAME or not len(self.system.gauge.turns):
             return nearest
-        orders = {tuple(order) for order, _, _ in self.system.symmetries}
+        orders = {tuple(order) for order, *_ in self.system.symmetries}
         turned = min(float(np.abs(_invariants(a, range(len(a.q))) - _invariants(b, order)).max()) for order in orders)
         return min(nearest, turned)
 
@@ -237,19 +238,6 @@ def _pull(basis: Array, poles: Array, at: Array) -> Array:
     squares = np.maximum((apart**2).sum(axis=1), 1e-12)
     weights = -2 * _SHIFT / squares**2 / (1 + _SHIFT / squares)
     return (weights @ apart) @ basis
-
-
-def _image(overlaps: Overlaps, element: ProblemSymmetry) -> Overlaps:
-    order, A, B = element
-    places = list(order)
-    there = replace(
-        overlaps,
-        q=overlaps.q[places],
-        V=overlaps.V[places],
-        m=overlaps.m[places],
-        theta=overlaps.theta[places] @ B.T,
-    )
-    return there.changed(A)
 
 
 def _invariants(overlaps: Overlaps, order: Sequence[int]) -> Array:

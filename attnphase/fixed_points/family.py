@@ -232,7 +232,7 @@ def _symmetries(setting: Setting, between: tuple[float, float], settings: Solver
     here, other = (system_of(one.problem, settings).symmetries for one in (setting, setting.inside(between)))
 
     def same(a: ProblemSymmetry, b: ProblemSymmetry) -> bool:
-        return tuple(a[0]) == tuple(b[0]) and np.array_equal(a[1], b[1]) and np.array_equal(a[2], b[2])
+        return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
     return [one for one in here if any(same(one, two) for two in other)]
 

@@ -9,6 +9,7 @@ from math import factorial
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.kernels.key import trained_places
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps
@@ -40,7 +41,9 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
     ]
     if len(pairs) == 1:
         return [plain]
-    symmetries = leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms)
+    places = tuple(trained_places(problem))
+    found_in_loss = leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms, places)
+    symmetries = [(A, B) for A, B, C in found_in_loss if np.allclose(C @ plain.trained, plain.trained)]
     found: list[Overlaps] = []
     known: set[bytes] = set()
     for A, B in pairs:
@@ -48,7 +51,9 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
         if _key(start) in known:
             continue
         found.append(start)
-        known |= {_key(_exchanged(start, *one)) for one in symmetries}
+        known |= {
+            _key(_exchanged(start, A, B)) for A, B, C in symmetries if np.allclose(C @ start.trained, start.trained)
+        }
     if len(found) == 1:
         return found
     rho = system.spectrum.rho

@@ -84,7 +84,7 @@ def _by_motion(system: System) -> tuple[Array, Array]:
     token_of = system.sample_law.tokens
     # a symmetry exchanges all sites of a token with those of another
     of_tokens = [
-        (token_of[list(order)][np.unique(token_of, return_index=True)[1]], A) for order, A, _ in system.symmetries
+        (token_of[list(order)][np.unique(token_of, return_index=True)[1]], A) for order, A, *_ in system.symmetries
     ]
     total = np.mean([np.einsum("ai,lipj,bj->lapb", A, total[p][:, :, p], A) for p, A in of_tokens], axis=0)
     over_tokens, over_columns = np.einsum("lapa->lp", total), np.einsum("lalb->ab", total)

@@ -172,6 +172,8 @@ class StateEvolution:
         """The image of a point by its conjugates, which are kept."""
         conjugates = self.sector.symmetrized(result.conjugates)
         if self.sector.trained:
+            slopes, curvatures = self.sector.symmetrized_trained(result.slopes, result.curvatures)
+            result = replace(result, slopes=slopes, curvatures=curvatures)
             conjugates = self._with_trained(conjugates, x, self.alpha, result)
         result = replace(result, conjugates=conjugates)
         self.minima, self.last = result.minima, result

@@ -182,7 +182,7 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
 def _symmetrized(group: Sequence[Element], by_m: Array, by_theta: Array) -> tuple[Array, Array]:
     """Means over the group of a sector of derivatives by m and by theta, (S, P, r, P, r) and (S, P, r, t, P, r, t)."""
     of_m, of_theta = 0 * by_m, 0 * by_theta
-    for order, A, B in group:
+    for order, A, B, _ in group:
         of_m += np.einsum("ac,slcjd,bd->slajb", A, by_m[:, order][:, :, :, order], A)
         turned = by_theta[:, order][:, :, :, :, order]
         of_theta += np.einsum("ac,xu,slcujdv,bd,yv->slaxjby", A, B, turned, A, B, optimize=True)

@@ -63,7 +63,9 @@ def merged(system: System, group: Sequence[Element]) -> System:
     places, shares = _merged(system, _as_key(group))
     if len(places) == len(shares):
         return system
-    return system.of_configurations(places, shares[list(places)], [(tuple(order), A, B) for order, A, B in group])
+    return system.of_configurations(
+        places, shares[list(places)], [(tuple(order), *matrices) for order, *matrices in group]
+    )
 
 
 @lru_cache(maxsize=64)
@@ -96,7 +98,7 @@ def symmetries_of_samples(system: System, group: Sequence[Element]) -> tuple[Ima
 
 def _as_key(group: Sequence[Element]) -> Key:
     """The same as what tells it from others."""
-    return tuple((tuple(order), A.astype(float).tobytes(), B.astype(float).tobytes()) for order, A, B in group)
+    return tuple((tuple(order), A.astype(float).tobytes(), B.astype(float).tobytes()) for order, A, B, _ in group)
 
 
 @lru_cache(maxsize=4096)

@@ -16,10 +16,10 @@ from attnphase.state_evolution.gauge import Gauge
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
-__all__ = ["Element", "Sector", "scales_of"]
+__all__ = ["Element", "Sector", "images", "scales_of"]
 
-Element = tuple[list[int], NDArray[Any], NDArray[Any]]
-"""Order of the sites, and the matrices of the student's and the teacher's columns."""
+Element = tuple[list[int], NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Order of the sites, and the matrices of the student's and the teacher's columns, and of what is trained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +34,12 @@ class Sector:
     basis : (P, D) array
         Orbits of packed entries as columns, with entries -1, 0, 1.
     group : tuple
-        The symmetries: (order of the sites, (r, r) student matrix, (t, t) teacher matrix).
+        The symmetries: order of the sites, and the matrices of the student, the teacher and what is trained.
     length, columns, teacher_rank : int
     units : Units or None
         In which coordinates are given; None for ones.
     trained : int
-        Number of the loss's trained parameters, which no symmetry changes, and of the entries of Q.
+        Number of the loss's trained parameters, and of the entries of Q.
     norms : int
         Number of the latter.
     free : Gauge or None
@@ -76,7 +76,7 @@ class Sector:
         Parameters
         ----------
         start : Overlaps
-        symmetries : sequence of (order of the sites, (r, r) array, (t, t) array)
+        symmetries : sequence of (order of the sites, (r, r) array, (t, t) array, (p, p) array)
             Those of the problem, see `System.symmetries`, the identity among them.
         units : Units, optional
             The problem's, in which coordinates are of order one.
@@ -85,10 +85,10 @@ class Sector:
         """
         (length, columns, rank), trained = start.theta.shape, len(start.trained)
         kept = _unchanged(start, symmetries, _packed(units, length, columns, rank, trained))
-        group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
-        key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
+        group = tuple(([*order], *rest) for (order, *rest), keeps in zip(symmetries, kept, strict=True) if keeps)
+        key = tuple((tuple(order), *(one.tobytes() for one in rest)) for order, *rest in group)
         basis = _basis_of(key, length, columns, rank, trained, start.norms)
-        free = None if gauge is None or not len(gauge.turns) else gauge.left_by([A for _, A, _ in group])
+        free = None if gauge is None or not len(gauge.turns) else gauge.left_by([A for _, A, *_ in group])
         if free is None or not len(free.turns):
             return cls(basis, group, length, columns, rank, units, trained, start.norms)
         # theta counts in the unit of m
@@ -144,13 +144,18 @@ class Sector:
         _, students, _ = self._elements
         return _exact_mean(students @ matrices @ students.mT)
 
+    def symmetrized_trained(self, slopes: Array, curvatures: Array) -> tuple[Array, Array]:
+        """The same of first and second derivatives in what is trained, (S, p) and (S, p, p)."""
+        changes = np.array([C for *_, C in self.group], dtype=float)[:, None]
+        return _exact_mean((changes @ slopes[..., None])[..., 0]), _exact_mean(changes @ curvatures @ changes.mT)
+
     @cached_property
     def _elements(self) -> tuple[NDArray[np.int64], Array, Array]:
         """Orders of the sites (G, P), and matrices (G, 1, 1, ...) on the left and right of all conjugates side by side.
 
         On the left the student's; on the right the student's for q_hat and for V_hat, none for m_hat, the teacher's.
         """
-        orders, students, teachers = zip(*self.group, strict=True)
+        orders, students, teachers, _ = zip(*self.group, strict=True)
         student, teacher = (np.array(x, dtype=float) for x in (students, teachers))
         r, t = self.columns, self.teacher_rank
         right = np.zeros((len(self.group), 2 * r + 1 + t, 2 * r + 1 + t))
@@ -208,11 +213,15 @@ def _exact_mean(values: Array) -> Array:
     return (ordered + ordered[::-1]).sum(axis=0) / (2 * len(ordered))
 
 
-def _transformed(overlaps: Overlaps, elements: tuple[NDArray[np.int64], Array, Array]) -> Overlaps:
-    """Images under several symmetries, whose number stands in front."""
-    order, A, B = elements
+def images(overlaps: Overlaps, symmetries: Sequence[Element] | Sequence[ProblemSymmetry]) -> Overlaps:
+    """What several symmetries make of overlaps; their number stands in front."""
+    order, student, teacher, change = (np.array(parts) for parts in zip(*symmetries, strict=True))
+    A, B = student[:, None], teacher[:, None]
     q, V, m, theta = (values[order] for values in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
-    trained = overlaps.trained_of(A[:, 0]) if overlaps.norms else overlaps.trained
+    trained = np.broadcast_to(overlaps.trained, (len(order), len(overlaps.trained)))
+    if overlaps.norms:
+        trained = overlaps.trained_of(student)
+    trained = (change @ trained[..., None])[..., 0]
     return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT, trained, norms=overlaps.norms)
 
 
@@ -239,16 +248,15 @@ def _packed(units: Units | None, length: int, columns: int, teacher_rank: int, t
 
 def _unchanged(start: Overlaps, symmetries: Sequence[ProblemSymmetry], sizes: Array) -> NDArray[np.bool_]:
     """Which symmetries leave the overlaps as they are."""
-    orders, students, teachers = zip(*symmetries, strict=True)
     packed = start.pack()
-    images = _transformed(start, (np.array(orders), np.array(students)[:, None], np.array(teachers)[:, None])).pack()
-    kept: NDArray[np.bool_] = np.all(np.abs(images - packed) <= 1e-12 * sizes + 1e-9 * np.abs(packed), axis=1)
+    moved = images(start, symmetries).pack()
+    kept: NDArray[np.bool_] = np.all(np.abs(moved - packed) <= 1e-12 * sizes + 1e-9 * np.abs(packed), axis=1)
     return kept
 
 
 @lru_cache(maxsize=64)
 def _basis_of(
-    group: tuple[tuple[tuple[int, ...], bytes, bytes], ...],
+    group: tuple[tuple[tuple[int, ...], bytes, bytes, bytes], ...],
     length: int,
     columns: int,
     teacher_rank: int,
@@ -256,16 +264,18 @@ def _basis_of(
     norms: int,
 ) -> Array:
     """What a group of symmetries leaves unchanged, of the packed overlaps: an orbit of entries a column."""
-    orders, students, teachers = zip(*group, strict=True)
-    A = np.array([np.frombuffer(each).reshape(columns, columns) for each in students])[:, None]
-    B = np.array([np.frombuffer(each).reshape(teacher_rank, teacher_rank) for each in teachers])[:, None]
+    sizes = columns, teacher_rank, trained
+    elements: list[Element] = [
+        ([*order], *(np.frombuffer(one).reshape(n, n) for one, n in zip(rest, sizes, strict=True)))
+        for order, *rest in group
+    ]
     size = len(_packed(None, length, columns, teacher_rank, trained))
     basis, covered = [], np.zeros(size, dtype=bool)
     for i in range(size):
         if covered[i]:
             continue
         unit = Overlaps.unpack(np.eye(size)[i], length, columns, teacher_rank, norms)
-        mean = _transformed(unit, (np.array(orders), A, B)).pack().mean(axis=0)
+        mean = images(unit, elements).pack().mean(axis=0)
         orbit = np.sign(np.where(np.abs(mean) > 1e-12, mean, 0.0))
         covered |= orbit != 0
         if orbit[i] > 0:

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.errors import SolverError
 from attnphase.kernels.compiler import Kernels
+from attnphase.kernels.key import trained_places
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import norm_entries, norm_matrix
 from attnphase.state_evolution.sample_law import SampleLaw
+from attnphase.state_evolution.trained import TrainedPenalties
 
 __all__ = [
     "ProblemSymmetry",
@@ -24,13 +27,14 @@ __all__ = [
     "problem_symmetries",
     "site_permutations",
     "teacher_unchanged",
+    "turned_numbers",
 ]
 
-Element = tuple[Array, Array]
-"""Signed permutations (A, B) of the student's and the teacher's columns."""
+Element = tuple[Array, Array, Array]
+"""Signed permutations (A, B, C) of the student's and the teacher's columns, and of what is trained."""
 
-ProblemSymmetry = tuple[tuple[int, ...], Array, Array]
-"""Order of the sites, and (A, B)."""
+ProblemSymmetry = tuple[tuple[int, ...], Array, Array, Array]
+"""Order of the sites, and (A, B, C)."""
 
 Clusters = tuple[tuple[float, ...], ...]
 """Numbers of the tokens' clusters, of every configuration; of a loss that takes none there is one without numbers."""
@@ -38,23 +42,31 @@ Clusters = tuple[tuple[float, ...], ...]
 _SAMPLES = 6  # random fields on which a candidate is tried
 _TOLERANCE = 1e-9
 _MOST_CANDIDATES = 4096
-_MOST_PERMUTED = 5  # tokens of which all orders are tried
+_MOST_PERMUTED = 5  # tokens, or columns, of which all orders are tried
 
 
 @lru_cache(maxsize=32)
-def loss_symmetries(kernels: Kernels, clusters: Clusters = ((),), norms: int = 0) -> tuple[Element, ...]:
-    """Signed permutations (A, B) of student and teacher columns with ``loss(h A^T, k B^T) = loss(h, k)``.
+def loss_symmetries(
+    kernels: Kernels, clusters: Clusters = ((),), norms: int = 0, trained: tuple[int, ...] = ()
+) -> tuple[Element, ...]:
+    """Signed permutations of student and teacher columns with ``loss(h A^T, k B^T; C b) = loss(h, k; b)``.
 
-    Whatever noise the labels have stays as it is, and so do the clusters, of whose numbers all have to be given. A loss
-    of Q, whose last numbers are so many entries of it, is taken at ``A Q A^T`` on the left.
+    The trained parameters b, such as the weights of a read-out, may change signs and places with the columns. Whatever
+    noise the labels have stays as it is, and so do the clusters, of whose numbers all have to be given. A loss of Q,
+    whose last numbers are so many entries of it, is taken at ``A Q A^T`` on the left.
 
     They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
-    declaration. Beyond four columns only reflections are tried.
+    declaration. Beyond five columns, or three trained parameters, only reflections are tried.
+
+    Parameters
+    ----------
+    trained : tuple of int
+        Where trained parameters stand among the loss's numbers, and the entries of Q behind them.
 
     Returns
     -------
-    tuple of ((r, r) array, (t, t) array)
-        The identity is the first.
+    tuple of ((r, r) array, (t, t) array, (p, p) array)
+        The identity is the first. C is the identity for entries of Q, which follow from A.
 
     Raises
     ------
@@ -63,21 +75,27 @@ def loss_symmetries(kernels: Kernels, clusters: Clusters = ((),), norms: int = 0
     """
     columns, rank = kernels.columns, kernels.teacher_rank
     candidates = list(itertools.product(_signed_permutations(columns), _signed_permutations(rank)))
-    return leave_loss(kernels, candidates, clusters, norms)
+    return leave_loss(kernels, candidates, clusters, norms, trained)
 
 
 def leave_loss(
-    kernels: Kernels, candidates: Sequence[Element], clusters: Clusters = ((),), norms: int = 0
+    kernels: Kernels,
+    pairs: Sequence[tuple[Array, Array]],
+    clusters: Clusters = ((),),
+    norms: int = 0,
+    trained: tuple[int, ...] = (),
 ) -> tuple[Element, ...]:
-    """Those of some pairs (A, B), the identity first, with ``loss(h A^T, k B^T) = loss(h, k)`` on random fields.
+    """Those of some pairs (A, B), the identity first, for which some C leaves the loss unchanged on random fields.
 
     Parameters
     ----------
     kernels : Kernels
-    candidates : sequence of pairs
+    pairs : sequence of pairs
     clusters : tuple of tuples
         The numbers of the tokens' clusters for which this has to hold, see `SampleLaw.clusters`.
     norms : int
+        Number of the entries of Q.
+    trained : tuple of int
         See `loss_symmetries`.
 
     Raises
@@ -85,59 +103,82 @@ def leave_loss(
     SolverError
         The loss is no number on some of the fields.
     """
-    for numbers in clusters:
-        candidates = _of_clusters(kernels, candidates, numbers, norms)
-    return tuple(candidates)
+    rest, found = list(enumerate(pairs)), {}
+    for signs in _signed_permutations(len(trained) - norms, most=3):
+        C = np.eye(len(trained))
+        C[: len(signs), : len(signs)] = signs
+        holding = rest
+        for samples in (1, _SAMPLES):  # most fail on the first
+            for numbers in clusters:
+                own = [pair for _, pair in holding]
+                same = _unchanged(kernels, own, C, trained, numbers, norms, samples) if own else []
+                holding = [one for one, holds in zip(holding, same, strict=True) if holds]
+        found |= {place: (A, B, C) for place, (A, B) in holding}
+        rest = [one for one in rest if one[0] not in found]
+    return tuple(found[place] for place in sorted(found))
 
 
-def _of_clusters(
-    kernels: Kernels, candidates: Sequence[Element], numbers: tuple[float, ...], norms: int
-) -> list[Element]:
-    """The candidates that leave the losses of samples with these clusters."""
+def _unchanged(
+    kernels: Kernels,
+    pairs: Sequence[tuple[Array, Array]],
+    C: Array,
+    trained: tuple[int, ...],
+    clusters: tuple[float, ...],
+    norms: int,
+    samples: int,
+) -> NDArray[np.bool_]:
+    """Which pairs leave the losses of random samples with these clusters, with C for what is trained."""
     generator = np.random.default_rng(20)
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
-    h = generator.normal(0.1, 1.2, (_SAMPLES, length, columns))
-    k = generator.normal(-0.2, 0.9, (_SAMPLES, length, rank))
-    noise = np.random.default_rng(21).normal(0.1, 0.6, (_SAMPLES, length, kernels.noise_columns))
+    h = generator.normal(0.1, 1.2, (_SAMPLES, length, columns))[:samples]
+    k = generator.normal(-0.2, 0.9, (_SAMPLES, length, rank))[:samples]
+    noise = np.random.default_rng(21).normal(0.1, 0.6, (_SAMPLES, length, kernels.noise_columns))[:samples]
     mixing = generator.uniform(0.2, 0.8, (length, length))
     variance = generator.uniform(0.3, 0.9, length)
-    fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in candidates]))
-    own = np.tile(np.reshape(numbers, (length, kernels.cluster_columns)), (_SAMPLES, 1, 1))
-    labels = [np.concatenate([k @ B.T, noise, own], axis=-1) for _, B in candidates]
-    teacher = np.ascontiguousarray(np.concatenate(labels))
-    losses = np.empty(len(fields))
-    for part in [slice(one, one + _SAMPLES) for one in range(0, len(fields), _SAMPLES)] if norms else [slice(None)]:
-        own = _turned(kernels.some_numbers, candidates[(part.start or 0) // _SAMPLES][0], norms)
-        kernels.losses_at(fields[part], teacher[part], mixing, own, variance, losses[part])
-    losses = losses.reshape(len(candidates), _SAMPLES)
-    if not np.isfinite(losses[0]).all():
+    own = np.tile(np.reshape(clusters, (length, kernels.cluster_columns)), (samples, 1, 1))
+
+    def losses(pairs: Sequence[tuple[Array, Array]], numbers: Array) -> Array:
+        fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in pairs]))
+        labels = [np.concatenate([k @ B.T, noise, own], axis=-1) for _, B in pairs]
+        teacher, values = np.ascontiguousarray(np.concatenate(labels)), np.empty(len(fields))
+        kernels.losses_at(fields, teacher, mixing, numbers, variance, values)
+        return values.reshape(len(pairs), samples)
+
+    plain = kernels.some_numbers
+    reference = losses([(np.eye(columns), np.eye(rank))], plain)
+    if not np.isfinite(reference).all():
         raise SolverError(
             "the loss is not a finite number at ordinary fields: write student.score, teacher.score or loss.expression"
             " so that it is one everywhere."
         )
-    same = np.abs(losses - losses[0]).max(axis=1) <= _TOLERANCE * np.abs(losses[0]).max()
-    return [element for element, holds in zip(candidates, same, strict=True) if holds]
+    if norms:  # each pair has numbers of its own
+        parts = [losses([(A, B)], turned_numbers(plain, A, C, trained, norms)) for A, B in pairs]
+        values = np.concatenate(parts)
+    else:
+        values = losses(pairs, turned_numbers(plain, np.eye(columns), C, trained))
+    same: NDArray[np.bool_] = np.abs(values - reference).max(axis=1) <= _TOLERANCE * np.abs(reference).max()
+    return same
 
 
-def _turned(numbers: Array, A: Array, norms: int) -> Array:
-    """A loss's numbers with ``A Q A^T`` for the entries of Q, which are the last of them."""
-    if not norms:
-        return numbers
-    Q = norm_matrix(numbers[-norms:], len(A))
-    return np.concatenate([numbers[:-norms], norm_entries(A @ Q @ A.T)])
+def turned_numbers(numbers: Array, A: Array, C: Array, trained: Sequence[int], norms: int = 0) -> Array:
+    """A loss's numbers with ``C b`` for what is trained, and ``A Q A^T`` for the entries of Q, which are the last."""
+    found, places = numbers.copy(), list(trained)
+    found[places] = C @ numbers[places]
+    if norms:
+        found[-norms:] = norm_entries(A @ norm_matrix(found[-norms:], len(A)) @ A.T)
+    return found
 
 
 def is_sign_symmetric(kernels: Kernels, clusters: Clusters = ((),), norms: int = 0) -> bool:
     """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself."""
-    minus_h, minus_k = -np.eye(kernels.columns), -np.eye(kernels.teacher_rank)
-    found = loss_symmetries(kernels, clusters, norms)
-    wanted = ((minus_h, -minus_k), (-minus_h, minus_k))
-    return all(any(np.array_equal(A, a) and np.array_equal(B, b) for A, B in found) for a, b in wanted)
+    one, other = np.eye(kernels.columns), np.eye(kernels.teacher_rank)
+    wanted = [(one, other), (-one, other), (one, -other)]
+    return len(leave_loss(kernels, wanted, clusters, norms)) == len(wanted)
 
 
-def _signed_permutations(size: int) -> list[Array]:
-    """Reflections and exchanges of ``size`` columns, the identity first; beyond four the reflections alone."""
-    orders = itertools.permutations(range(size)) if size <= 4 else [tuple(range(size))]
+def _signed_permutations(size: int, most: int = _MOST_PERMUTED) -> list[Array]:
+    """Reflections and exchanges of ``size`` columns, the identity first; beyond `most` the reflections alone."""
+    orders = itertools.permutations(range(size)) if size <= most else [tuple(range(size))]
     signs = list(itertools.product((1.0, -1.0), repeat=size))
     return [np.eye(size)[list(order)] * np.array(sign)[:, None] for order in orders for sign in signs]
 
@@ -221,25 +262,32 @@ def _site_orders(problem: Problem):  # noqa: ANN202
 
 
 def problem_symmetries(
-    problem: Problem, kernels: Kernels, spectrum: Spectrum, law: SampleLaw, *, even: bool = True
+    problem: Problem,
+    kernels: Kernels,
+    spectrum: Spectrum,
+    law: SampleLaw,
+    penalties: TrainedPenalties,
+    *,
+    even: bool = True,
 ) -> tuple[ProblemSymmetry, ...]:
-    """Elements (order of the sites, A, B) that leave the whole problem unchanged.
+    """Elements (order of the sites, A, B, C) that leave the whole problem unchanged.
 
-    The loss must be unchanged by (A, B), the data's law by the order and by the teacher's B, and the regulariser by A.
+    The loss must be unchanged by (A, B, C), the data's law by the order and by the teacher's B, the regulariser by A,
+    and what values of trained parameters cost by C.
 
     Parameters
     ----------
     even : bool
         Whether the regulariser is unchanged by the weights' signs.
     """
-    elements = []
+    elements: list[ProblemSymmetry] = []
     allowed = [
-        (A, B)
-        for A, B in loss_symmetries(kernels, law.clusters, len(problem.loss.norms))
-        if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B)
+        (A, B, C)
+        for A, B, C in loss_symmetries(kernels, law.clusters, len(problem.loss.norms), tuple(trained_places(problem)))
+        if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B) and penalties.unchanged(C)
     ]
     for order in site_permutations(problem, spectrum, law):
-        elements += [(order, A, B) for A, B in allowed]
+        elements += [(order, *one) for one in allowed]
     return tuple(elements)
 
 

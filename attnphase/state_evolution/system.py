@@ -107,7 +107,7 @@ class System:
         """
         if not self.averaged_over:
             return means
-        turned = [A @ means[list(order)] @ (B if by_teacher else A).T for order, A, B in self.averaged_over]
+        turned = [A @ means[list(order)] @ (B if by_teacher else A).T for order, A, B, _ in self.averaged_over]
         return np.mean(turned, axis=0)
 
     def of_configurations(
@@ -177,7 +177,9 @@ class System:
     @cached_property
     def symmetries(self) -> tuple[ProblemSymmetry, ...]:
         """What leaves the whole problem unchanged: loss, data and regulariser; the identity is the first."""
-        return problem_symmetries(self.problem, self.kernels, self.spectrum, self.sample_law, even=self.prior.even)
+        return problem_symmetries(
+            self.problem, self.kernels, self.spectrum, self.sample_law, self.penalties, even=self.prior.even
+        )
 
     @cached_property
     def gauge(self) -> Gauge:
@@ -195,7 +197,7 @@ class System:
             norms = (overlaps.q / self.spectrum.site_variances[:, None, None]).mean(axis=0)
             overlaps = overlaps.changed(self.gauge.balancing(norms))
         sites = tuple(range(self.spectrum.gamma.shape[0]))
-        kept = [A for order, A, B in self.symmetries if order == sites and np.array_equal(B, np.eye(len(B)))]
+        kept = [A for order, A, B, _ in self.symmetries if order == sites and np.array_equal(B, np.eye(len(B)))]
         # theta counts in the unit of m
         return self.gauge.turned(overlaps, replace(target, theta=target.theta / self.units.tokens**2), kept)
 
@@ -238,7 +240,7 @@ class System:
             return (np.empty((0, 0)),) * len(law.configurations)
         if self.trained:  # what the student does not see, a trained parameter may
             return (np.eye(self.kernels.length * self.kernels.noise_columns),) * len(law.configurations)
-        images = [law.images(order) for order, _, _ in self.symmetries]
+        images = [law.images(order) for order, *_ in self.symmetries]
         orders = ([t[c] for s, t in images if s[c] == c] for c in range(len(law.configurations)))
         return tuple(self.noisy_labels(c).seen(own) for c, own in enumerate(orders))
 

@@ -60,6 +60,11 @@ class TrainedPenalties:
         """Second derivatives, (..., p)."""
         return self._all(2, trained)
 
+    def unchanged(self, change: Array) -> bool:
+        """Whether their sum is the same for all values ``b`` and ``C b``."""
+        values = np.random.default_rng(23).normal(0.4, 0.8, len(change))
+        return bool(np.isclose(self.values(change @ values), self.values(values), rtol=1e-9))
+
     def _all(self, order: int, trained: Array) -> Array:
         found = np.empty(trained.shape)
         for j, functions in enumerate(self.functions):

@@ -116,7 +116,7 @@ def _is_image(overlaps: Overlaps, known: Overlaps, symmetries: Sequence[ProblemS
     """Whether two points are one, up to an exact symmetry of the problem."""
     size = max(float(np.abs(known.pack()).max()), 1e-300)
 
-    def near(order: Any, A: Any, B: Any) -> bool:
+    def near(order: Any, A: Any, B: Any, _: Any) -> bool:
         order = [*order]
         parts = (
             (A @ overlaps.q[order] @ A.T, known.q),
