@@ -9,8 +9,8 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
-from attnphase.kernels.reference import reference_backend
 from attnphase.kernels.key import trained_places
+from attnphase.kernels.reference import reference_backend
 from attnphase.state_evolution.symmetries import loss_symmetries, turned_numbers
 
 __all__ = ["backends", "symmetries"]
@@ -85,6 +85,6 @@ def symmetries(case: Case) -> Check:
         own = turned_numbers(numbers, A, C, places, system.norms)
         system.kernels.losses_at(np.ascontiguousarray(h @ A.T), labels, mixing, own, variances, turned)
         worst = max(worst, float(np.abs(turned - reference).max() / np.abs(reference).max()))
-    orders = len({order for order, _, _ in whole})
+    orders = len({order for order, *_ in whole})
     detail = f"{len(found)} of the loss (signs and exchanges of columns), {orders} of the tokens, {len(whole)} in all"
     return Check.below("symmetries", worst, 1e-9, detail)

@@ -72,8 +72,9 @@ class _Search:
 
     def images(self, overlaps: Overlaps) -> list[Overlaps]:
         """Mirror images under the problem's exact symmetries."""
-        found, columns = images(overlaps, self.system.symmetries).pack(), overlaps.theta.shape[-2:]
-        return [Overlaps.unpack(one, len(overlaps.q), *columns, overlaps.norms) for one in found]
+        length, columns, rank = overlaps.theta.shape
+        found = images(overlaps, self.system.symmetries).pack()
+        return [Overlaps.unpack(one, length, columns, rank, overlaps.norms) for one in found]
 
     def distance(self, a: Overlaps, b: Overlaps) -> float:
         """Of two solutions, or of the nearest mirror images; a rotation of the columns that no loss sees is one."""

@@ -51,9 +51,7 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
         if _key(start) in known:
             continue
         found.append(start)
-        known |= {
-            _key(_exchanged(start, A, B)) for A, B, C in symmetries if np.allclose(C @ start.trained, start.trained)
-        }
+        known |= {_key(_exchanged(start, *one)) for one in symmetries}
     if len(found) == 1:
         return found
     rho = system.spectrum.rho

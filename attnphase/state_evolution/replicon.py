@@ -206,7 +206,7 @@ def _averaged(system: System, squares: Array) -> Array:
         return squares
     size = int(np.prod(squares.shape[1:4]))
     flat, mean = squares.reshape(-1, size, size), np.zeros((len(squares), size, size))
-    for order, A, _ in group:
+    for order, A, *_ in group:
         turn = np.kron(np.eye(len(order))[list(order)], np.kron(A, A))
         mean += turn @ flat @ turn.T / len(group)
     return mean.reshape(squares.shape)
