@@ -63,9 +63,7 @@ def merged(system: System, group: Sequence[Element]) -> System:
     places, shares = _merged(system, _as_key(group))
     if len(places) == len(shares):
         return system
-    return system.of_configurations(
-        places, shares[list(places)], [(tuple(order), *matrices) for order, *matrices in group]
-    )
+    return system.of_configurations(places, shares[list(places)], [(tuple(order), A, B, C) for order, A, B, C in group])
 
 
 @lru_cache(maxsize=64)

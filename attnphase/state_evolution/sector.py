@@ -85,8 +85,8 @@ class Sector:
         """
         (length, columns, rank), trained = start.theta.shape, len(start.trained)
         kept = _unchanged(start, symmetries, _packed(units, length, columns, rank, trained))
-        group = tuple(([*order], *rest) for (order, *rest), keeps in zip(symmetries, kept, strict=True) if keeps)
-        key = tuple((tuple(order), *(one.tobytes() for one in rest)) for order, *rest in group)
+        group = tuple(([*order], A, B, C) for (order, A, B, C), keeps in zip(symmetries, kept, strict=True) if keeps)
+        key = tuple((tuple(order), A.tobytes(), B.tobytes(), C.tobytes()) for order, A, B, C in group)
         basis = _basis_of(key, length, columns, rank, trained, start.norms)
         free = None if gauge is None or not len(gauge.turns) else gauge.left_by([A for _, A, *_ in group])
         if free is None or not len(free.turns):
@@ -264,10 +264,12 @@ def _basis_of(
     norms: int,
 ) -> Array:
     """What a group of symmetries leaves unchanged, of the packed overlaps: an orbit of entries a column."""
-    sizes = columns, teacher_rank, trained
+
+    def matrix(entries: bytes, count: int) -> Array:
+        return np.frombuffer(entries).reshape(count, count)
+
     elements: list[Element] = [
-        ([*order], *(np.frombuffer(one).reshape(n, n) for one, n in zip(rest, sizes, strict=True)))
-        for order, *rest in group
+        ([*order], matrix(A, columns), matrix(B, teacher_rank), matrix(C, trained)) for order, A, B, C in group
     ]
     size = len(_packed(None, length, columns, teacher_rank, trained))
     basis, covered = [], np.zeros(size, dtype=bool)

@@ -124,7 +124,7 @@ def test_lasso_columns_are_permuted_but_not_rotated():
 
     frame = Frame.of(problem)
     assert not frame.rotates
-    assert len({A.tobytes() for _, A, _ in frame.elements}) == 8  # signed permutations of two columns
+    assert len({A.tobytes() for _, A, *_ in frame.elements}) == 8  # signed permutations of two columns
     assert Frame.of(PAPER.with_fields({"student.rank": 2})).rotates
 
 

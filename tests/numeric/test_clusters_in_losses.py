@@ -159,7 +159,7 @@ def exchanged(second: str) -> Problem:
 def test_samples_of_two_configurations_are_exchanged_only_if_their_losses_are(second: str, count: int):
     """One then stands for both."""
     system, start = System.of(exchanged(second)), overlaps_for(slice(0, 4))
-    group = [(list(order), A, B) for order, A, B in system.symmetries if A.item() == B.item() == 1]
+    group = [(list(order), A, B, C) for order, A, B, C in system.symmetries if A.item() == B.item() == 1]
     assert len(group) == 2
     assert len(merged(system, group).sample_law.probabilities) == count
     by_lines, points = (evaluated(system, rule_for(name, system, 3), 1.7, start) for name in ("lines", "sobol"))

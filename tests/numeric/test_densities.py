@@ -83,7 +83,7 @@ def test_configurations_are_alike_only_if_their_densities_are():
         clusters = [{"sigma": 0.8}, {"sigma": 1.1}]
         loss = "(h[0, 0] + h[1, 0] - c @ k[:, 0])**2/2"
         system = System.of(problem_of(loss, 2, clusters=clusters, law={"kind": "single-location"}, density=density))
-        group = [(list(order), A, B) for order, A, B in system.symmetries]
+        group = [(list(order), A, B, C) for order, A, B, C in system.symmetries]
         counts.append(len(merged(system, group).sample_law.probabilities))
     assert counts == [1, 2]
 

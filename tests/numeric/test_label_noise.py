@@ -78,7 +78,7 @@ def test_noise_leaves_symmetries_and_the_linear_predictor():
     clean, noisy = System.of(PAPER), System.of(NOISY)
     assert noisy.reflects
     orders = [
-        sorted((tuple(order), A.tolist(), B.tolist()) for order, A, B in one.symmetries) for one in (clean, noisy)
+        sorted((tuple(order), A.tolist(), B.tolist()) for order, A, B, _ in one.symmetries) for one in (clean, noisy)
     ]
     assert orders[0] == orders[1]
     assert linear_test_error(noisy) == linear_test_error(clean)

@@ -91,7 +91,7 @@ def test_a_teacher_with_a_mean_is_not_reflected():
     signs = []
     for problem in (centred, shifted):
         found = System.of(problem).symmetries
-        signs.append({float(B.item()) for _, _, B in found})
+        signs.append({float(B.item()) for _, _, B, _ in found})
     assert signs == [{1.0, -1.0}, {1.0}]
     law = SampleLaw.of(shifted, Spectrum.of(shifted))
     assert law.unchanged(range(4), np.eye(1))

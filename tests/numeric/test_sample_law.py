@@ -152,7 +152,7 @@ def test_a_law_with_fewer_symmetries_leaves_the_problem_fewer():
     problem = Problem.paper(omega=0.3)
     system, _ = tilted(problem, (0.5,), 0.05)
     assert len(System.of(problem).symmetries) > 1
-    assert [order for order, _, B in system.symmetries if B.item() == 1] == [(0, 1)] * len(system.symmetries)
+    assert [order for order, _, B, _ in system.symmetries if B.item() == 1] == [(0, 1)] * len(system.symmetries)
     assert not system.reflects
     alpha, overlaps = 2.1, columns([0.12, 0.12], [12.0, 12.0], [0.0, 0.0], [0.17, 0.17])
     fine, by_nets, points = (

@@ -381,10 +381,10 @@ def test_sector_is_a_projection_that_keeps_the_start(problem, branch):
 def test_sector_without_symmetry_is_the_whole_space():
     x = random_overlaps(2, 2, 1, 7)
     one, minus = np.eye(2), np.diag([-1.0, 1.0])
-    elements = [(order, A, np.eye(1)) for order in ((0, 1), (1, 0)) for A in (one, minus)]
+    elements = [(order, A, np.eye(1), np.eye(0)) for order in ((0, 1), (1, 0)) for A in (one, minus)]
     sector = Sector.of(x, tuple(elements))
     np.testing.assert_array_equal(sector.basis, np.eye(len(x.pack())))
-    identity = (((0, 1), np.eye(1), np.eye(1)),)
+    identity = (((0, 1), np.eye(1), np.eye(1), np.eye(0)),)
     without_signs = Sector.of(initial_overlaps(Problem.paper(), "semantic"), identity)
     assert without_signs.basis.shape == (8, 8)
 
