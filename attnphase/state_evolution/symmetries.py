@@ -104,7 +104,7 @@ def leave_loss(
         The loss is no number on some of the fields.
     """
     rest, found = list(enumerate(pairs)), {}
-    for signs in _signed_permutations(len(trained) - norms, most=3):
+    for signs in _signed_permutations(max(len(trained) - norms, 0), most=3):
         C = np.eye(len(trained))
         C[: len(signs), : len(signs)] = signs
         holding = rest
