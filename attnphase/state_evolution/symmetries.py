@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -42,7 +43,8 @@ Clusters = tuple[tuple[float, ...], ...]
 _SAMPLES = 6  # random fields on which a candidate is tried
 _TOLERANCE = 1e-9
 _MOST_CANDIDATES = 4096
-_MOST_PERMUTED = 5  # tokens, or columns, of which all orders are tried
+_MOST_PERMUTED = 5  # tokens of which all orders are tried
+_MOST_PAIRS = 384**2  # of signed permutations, as four columns of the student and of the teacher have
 
 
 @lru_cache(maxsize=32)
@@ -56,7 +58,8 @@ def loss_symmetries(
     whose last numbers are so many entries of it, is taken at ``A Q A^T`` on the left.
 
     They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
-    declaration. Beyond five columns, or three trained parameters, only reflections are tried.
+    declaration. Beyond four columns (five, of teachers with one or two) or three trained parameters only reflections are
+    tried.
 
     Parameters
     ----------
@@ -74,7 +77,9 @@ def loss_symmetries(
         The loss is no number on some of the fields.
     """
     columns, rank = kernels.columns, kernels.teacher_rank
-    candidates = list(itertools.product(_signed_permutations(columns), _signed_permutations(rank)))
+    count = math.prod(math.factorial(size) * 2**size for size in (columns, rank))
+    most = 5 if count <= _MOST_PAIRS else 4
+    candidates = list(itertools.product(_signed_permutations(columns, most), _signed_permutations(rank, most)))
     return leave_loss(kernels, candidates, clusters, norms, trained)
 
 
@@ -176,7 +181,7 @@ def is_sign_symmetric(kernels: Kernels, clusters: Clusters = ((),), norms: int =
     return len(leave_loss(kernels, wanted, clusters, norms)) == len(wanted)
 
 
-def _signed_permutations(size: int, most: int = _MOST_PERMUTED) -> list[Array]:
+def _signed_permutations(size: int, most: int) -> list[Array]:
     """Reflections and exchanges of ``size`` columns, the identity first; beyond `most` the reflections alone."""
     orders = itertools.permutations(range(size)) if size <= most else [tuple(range(size))]
     signs = list(itertools.product((1.0, -1.0), repeat=size))
