@@ -58,8 +58,8 @@ def loss_symmetries(
     whose last numbers are so many entries of it, is taken at ``A Q A^T`` on the left.
 
     They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
-    declaration. Beyond four columns (five, of teachers with one or two) or three trained parameters only reflections are
-    tried.
+    declaration. Beyond four columns (five, if the teacher has at most two) or three trained parameters only
+    reflections are tried.
 
     Parameters
     ----------
