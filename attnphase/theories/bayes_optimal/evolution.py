@@ -15,6 +15,7 @@ from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.theories.bayes_optimal.channel import Channel, Fields, blocks
 from attnphase.theories.bayes_optimal.equations import BayesOptimalEquations
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, Sums
+from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
 
@@ -32,6 +33,8 @@ class WeightPrior:
     precision : (A, t, t) array
     rho : (P, t, t) array
         Covariance of the sites' fields.
+    mixture : RowMixture or None
+        The law of a row where it is not Gaussian; `mean` and `precision` are then those of its first two moments.
     """
 
     weights: Array
@@ -39,6 +42,7 @@ class WeightPrior:
     mean: Array
     precision: Array
     rho: Array
+    mixture: RowMixture | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Under the names that the generated equations have."""
@@ -51,6 +55,10 @@ class WeightPrior:
 
     def _all(self, values: Array) -> Array:
         return np.broadcast_to(values, (len(self.weights), *np.shape(values)[-2:]))
+
+    def noise(self, q_hat: Array) -> Array:
+        """``Lambda = sum_s gamma_s q_hat_s`` on every atom, (A, t, t)."""
+        return np.einsum("pa,pij->aij", self.gamma, q_hat)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +129,7 @@ class Evolution:
     def round(self) -> bool:
         """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
         turned = len(self.channel.images) > 2 and self.channel.sums is not None
+        turned = turned and self.prior.mixture is None
         return turned and not self.prior.mean.any() and not any(means.any() for *_, means in self.cases)
 
     @cached_property
@@ -236,6 +245,10 @@ class Evolution:
 
         Equations (S1)-(S2) of the Bayes-optimal page.
         """
+        if (mixture := self.prior.mixture) is not None:
+            unknown, _ = mixture.unknown(self.prior.noise(q_hat))
+            V = np.einsum("a,pa,aij->pij", self.prior.weights, self.prior.gamma, unknown)
+            return self.rho - V, V
         q, V = self.maps.overlaps_from_conjugates(**self.prior.arguments(), q_hat=q_hat)
         return (q + q.mT) / 2, (V + V.mT) / 2
 
@@ -264,6 +277,8 @@ class Evolution:
             q=q,
             observation_entropy=moments.log_evidence,
         )
+        if (mixture := self.prior.mixture) is not None:
+            terms["prior"] = self.prior.weights @ mixture.unknown(self.prior.noise(q_hat))[1]
         return sum(np.asarray(term) for term in terms.values()) + np.zeros(self.replicates)
 
     def _scalar_mean(self, values: Array) -> Array:

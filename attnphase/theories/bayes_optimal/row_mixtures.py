@@ -1,0 +1,179 @@
+"""What a noisy source tells of a row of the teacher's weights whose entries have a law that is no Gaussian.
+
+The row w is a mixture of Gaussians, and the source is ``B = S w + S^(1/2) z``.  Given B each component is a Gaussian of
+its own, with closed forms.  What remains is which component it is: of any two, j and k, sums over B have the factor
+``p(B) r_j r_k = sqrt(p_j p_k N_j N_k) sqrt(r_j r_k)`` of the components' posterior probabilities r.  The root of two
+Gaussians is a Gaussian, and its norm is as small as the components are apart, so that also what is all but known has a
+small relative error.  The trapezoidal rule sums such analytic functions with an error that falls exponentially.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.problem.teacher_priors import EntryLaw
+
+__all__ = ["RowMixture"]
+
+_DIGITS, _FEWER_DIGITS = 37.0, 20.0  # logarithms of the errors of sums over one variable, and over two
+_NEGLIGIBLE = 1e-20  # norm of two components, over that of the two that are nearest
+_AT_ONCE = 2**21  # numbers of a block
+
+
+@dataclass(frozen=True, eq=False)
+class RowMixture:
+    """The components of a row of t independent entries.
+
+    Attributes
+    ----------
+    entry : EntryLaw
+    probabilities : (K,) array
+    means, variances : (K, t) arrays
+    """
+
+    entry: EntryLaw
+    probabilities: Array
+    means: Array
+    variances: Array
+
+    @classmethod
+    def of(cls, entry: EntryLaw, columns: int) -> RowMixture:
+        """A row of so many entries."""
+        return cls(entry, *entry.of_rows(columns))
+
+    def posterior(self, noise: Array, source: Array) -> tuple[Array, Array]:
+        """Mean (N, t) and covariance (N, t, t) of rows with S (N, t, t), given their sources (N, t)."""
+        logs, means, spreads = self._components(noise, source)
+        shares = np.exp(logs - np.logaddexp.reduce(logs, axis=-1)[..., None])
+        mean = np.einsum("nk,nki->ni", shares, means)
+        apart = means - mean[:, None]
+        return mean, np.einsum("nk,nkij->nij", shares, spreads + apart[..., :, None] * apart[..., None, :])
+
+    def unknown(self, noise: Array) -> tuple[Array, Array]:
+        """What sources leave unknown of rows, for S (A, t, t).
+
+        Returns
+        -------
+        covariance : (A, t, t) array
+            Mean covariance of the posterior.
+        evidence : (A,) array
+            Mean of ``log E_w exp[B^T w - w^T S w/2]``.
+        """
+        columns = self.means.shape[1]
+        diagonals = np.einsum("aii->ai", noise)
+        if columns > 1 and not (noise - diagonals[:, :, None] * np.eye(columns)).any():
+            spread, evidence = RowMixture.of(self.entry, 1).unknown(diagonals.reshape(-1, 1, 1))
+            covariance = spread.reshape(-1, columns, 1) * np.eye(columns)
+            return covariance, evidence.reshape(-1, columns).sum(axis=1)
+        spreads = self._spreads(noise)
+        covariance = np.einsum("k,akij->aij", self.probabilities, spreads)
+        sizes = np.einsum("ki,aij,kj->ak", self.means, noise, self.means) + np.einsum(
+            "ki,aii->ak", self.variances, noise
+        )
+        evidence = (sizes - np.linalg.slogdet(self._stretched(noise))[1]) / 2 + np.log(self.probabilities)
+        evidence = evidence @ self.probabilities
+        for part, found in self._over_pairs(noise):
+            covariance[part] += found[0]
+            evidence[part] += found[1]
+        return covariance, evidence
+
+    def _stretched(self, noise: Array) -> Array:
+        """``I + C_k S`` for the components' covariances C, (..., K, t, t)."""
+        return np.eye(self.means.shape[1]) + self.variances[:, :, None] * noise[..., None, :, :]
+
+    def _spreads(self, noise: Array) -> Array:
+        """Covariances of the components given the source, (..., K, t, t)."""
+        spreads = np.linalg.solve(self._stretched(noise), self.variances[:, :, None] * np.eye(self.means.shape[1]))
+        return np.asarray((spreads + spreads.mT) / 2, float)
+
+    def _components(self, noise: Array, source: Array) -> tuple[Array, Array, Array]:
+        """Logarithms of ``p_k E_k exp[B^T w - w^T S w/2]`` (..., K), means (..., K, t) and `_spreads`."""
+        spreads = self._spreads(noise)
+        pulled = (noise[..., None, :, :] @ self.means[..., None])[..., 0]  # S m_k
+        rest = source[..., None, :] - pulled
+        moved = (spreads @ rest[..., None])[..., 0]
+        linear = np.einsum("ki,...ki->...k", self.means, source[..., None, :] - pulled / 2)
+        volume = np.linalg.slogdet(self._stretched(noise))[1]
+        logs = np.log(self.probabilities) + linear + (np.einsum("...i,...i->...", rest, moved) - volume) / 2
+        return logs, self.means + moved, spreads
+
+    def _over_pairs(self, noise: Array):  # noqa: ANN202
+        """Sums over pairs of components, for blocks of the atoms: the covariance, and the entropy of which it is."""
+        size, rank = self.means.shape
+        root = _root(noise)
+        # in units of the noise a source is N(root m_k, 1 + root C_k root)
+        within = np.eye(rank) + root[:, None] @ (self.variances[:, :, None] * root[:, None])
+        places = np.einsum("aij,kj->aki", root, self.means)
+        pairs = [_Pair(j, k, places, within) for j, k in itertools.combinations(range(size), 2)]
+        largest = np.max([pair.norm for pair in pairs], axis=0, initial=0.0)
+        for pair in pairs:
+            weight = pair.norm * np.sqrt(self.probabilities[pair.first] * self.probabilities[pair.second])
+            if (pair.norm <= _NEGLIGIBLE * largest).all():
+                continue
+            nodes, shares = self._rule(noise, root, pair)
+            block = max(_AT_ONCE // (len(shares) * size * rank**2), 1)
+            for start in range(0, len(noise), block):
+                part = slice(start, start + block)
+                sources = np.einsum(
+                    "aij,anj->ani", root[part], pair.place[part, None] + np.einsum("aij,nj->ani", pair.root[part], nodes)
+                )
+                yield part, self._summed(noise[part], sources, pair, weight[part, None] * shares)
+
+    def _summed(self, noise: Array, sources: Array, pair: _Pair, weights: Array) -> tuple[Array, Array]:
+        logs, means, _ = self._components(noise[:, None], sources)
+        logs = logs - np.logaddexp.reduce(logs, axis=-1)[..., None]
+        one, other = logs[..., pair.first], logs[..., pair.second]
+        both = weights * np.exp((one + other) / 2)
+        apart = means[..., pair.first, :] - means[..., pair.second, :]
+        # -sum_k r_k log r_k = sum_(j < k) r_j r_k [f(r_j) + f(r_k)], f(r) = -log r / (1 - r)
+        entropies = sum(-log / np.maximum(-np.expm1(log), 1e-300) for log in (one, other))
+        entropies = np.where(np.minimum(one, other) > -1e-15, 2.0, entropies)
+        return np.einsum("an,ani,anj->aij", both, apart, apart), np.einsum("an,an->a", both, entropies)
+
+    def _rule(self, noise: Array, root: Array, pair: _Pair) -> tuple[Array, Array]:
+        """Nodes and weights of a standard normal, so fine that no logarithm of ``r_j / r_k`` is too steep for them."""
+        rank = root.shape[-1]
+        digits = _DIGITS if rank == 1 else _FEWER_DIGITS
+        reach = np.sqrt(2 * digits)
+        # the logarithm has the gradient mu_j - mu_k in B, which is linear in B
+        corners = np.array(list(itertools.product((-reach, reach), repeat=rank)))
+        ends = np.einsum(
+            "aij,anj->ani", root, pair.place[:, None] + np.einsum("aij,nj->ani", pair.root, corners)
+        )
+        means = self._components(noise[:, None], ends)[1]
+        apart = means[:, :, :, None] - means[:, :, None]
+        steep = np.abs(np.einsum("aij,ajk,ancbk->ancbi", pair.root, root, apart)).max(axis=(0, 1, 2, 3))
+        # poles of sqrt(r_j r_k) are pi / steep away, and the normal density is one of a Gaussian
+        steps = 1 / (reach / (2 * np.pi) + steep * digits / (2 * np.pi**2))
+        axes = [step * np.arange(-np.ceil(reach / step), np.ceil(reach / step) + 1) for step in steps]
+        nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, rank)
+        weights = np.exp(-(nodes**2).sum(axis=1) / 2)
+        return nodes, weights * np.prod(steps / np.sqrt(2 * np.pi))
+
+
+class _Pair:
+    """Two components, and the Gaussian that the root of the product of their sources' densities is, atom by atom."""
+
+    def __init__(self, first: int, second: int, places: Array, within: Array) -> None:
+        self.first, self.second = first, second
+        a, b = within[:, first], within[:, second]
+        inverses = np.linalg.inv(a), np.linalg.inv(b)
+        half = np.linalg.inv(inverses[0] + inverses[1])
+        pulled = sum(
+            (inverse @ places[:, k, :, None]) for inverse, k in zip(inverses, (first, second), strict=True)
+        )
+        self.place = np.asarray((half @ pulled)[..., 0], float)
+        self.root = _root(2 * half)
+        apart, middle = places[:, first] - places[:, second], (a + b) / 2
+        distance = np.einsum("ai,aij,aj->a", apart, np.linalg.inv(middle), apart)
+        volumes = [np.linalg.slogdet(matrix)[1] for matrix in (a, b, middle)]
+        self.norm = np.exp(-distance / 8 + (volumes[0] + volumes[1]) / 4 - volumes[2] / 2)
+
+
+def _root(matrices: Array) -> Array:
+    values, vectors = np.linalg.eigh(matrices)
+    return np.asarray((vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT, float)
