@@ -46,6 +46,11 @@ class EntryLaw:
         return len(self.probabilities) == 1
 
     @property
+    def is_discrete(self) -> bool:
+        """Whether all components are atoms."""
+        return not any(self.variances)
+
+    @property
     def is_even(self) -> bool:
         """Whether an entry's sign may change."""
         rows = sorted(zip(self.means, self.variances, self.probabilities, strict=True))

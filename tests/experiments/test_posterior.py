@@ -143,7 +143,7 @@ def test_the_frame_is_a_sign_where_labels_leave_one_only():
     assert frame(model_of(one_token()), theta[:1]).item() == 1
     turned = np.array([[0.6, -0.8], [0.8, 0.6]])
     channel = Noisy(lambda k: k, 4, 2, 2, 0.1, _turns(2))
-    rank_two: Any = SimpleNamespace(channel=channel)  # a model of rank two is dear to compile
+    rank_two: Any = SimpleNamespace(channel=channel, prior=SimpleNamespace(mixture=None))  # a model of rank two is dear to compile
     assert frame(rank_two, np.stack([0.3 * turned, 0.1 * turned])) == pytest.approx(turned)
 
 

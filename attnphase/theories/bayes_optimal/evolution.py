@@ -277,8 +277,9 @@ class Evolution:
             q=q,
             observation_entropy=moments.log_evidence,
         )
-        if (mixture := self.prior.mixture) is not None:
-            terms["prior"] = self.prior.weights @ mixture.unknown(self.prior.noise(q_hat))[1]
+        if (mixture := self.prior.mixture) is not None:  # Tr[rho q_hat]/2 moves from one to the other, and cancels
+            information = mixture.unknown(self.prior.noise(q_hat))[1]
+            terms |= {"overlap": np.einsum("pij,pji->", V, q_hat) / 2, "prior": -self.prior.weights @ information}
         return sum(np.asarray(term) for term in terms.values()) + np.zeros(self.replicates)
 
     def _scalar_mean(self, values: Array) -> Array:

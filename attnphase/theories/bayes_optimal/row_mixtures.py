@@ -60,26 +60,23 @@ class RowMixture:
         -------
         covariance : (A, t, t) array
             Mean covariance of the posterior.
-        evidence : (A,) array
-            Mean of ``log E_w exp[B^T w - w^T S w/2]``.
+        information : (A,) array
+            Mutual information of a row and its source: ``E w^T S w/2`` less the mean of
+            ``log E_w exp[B^T w - w^T S w/2]``.
         """
         columns = self.means.shape[1]
         diagonals = np.einsum("aii->ai", noise)
         if columns > 1 and not (noise - diagonals[:, :, None] * np.eye(columns)).any():
-            spread, evidence = RowMixture.of(self.entry, 1).unknown(diagonals.reshape(-1, 1, 1))
+            spread, information = RowMixture.of(self.entry, 1).unknown(diagonals.reshape(-1, 1, 1))
             covariance = spread.reshape(-1, columns, 1) * np.eye(columns)
-            return covariance, evidence.reshape(-1, columns).sum(axis=1)
-        spreads = self._spreads(noise)
-        covariance = np.einsum("k,akij->aij", self.probabilities, spreads)
-        sizes = np.einsum("ki,aij,kj->ak", self.means, noise, self.means) + np.einsum(
-            "ki,aii->ak", self.variances, noise
-        )
-        evidence = (sizes - np.linalg.slogdet(self._stretched(noise))[1]) / 2 + np.log(self.probabilities)
-        evidence = evidence @ self.probabilities
+            return covariance, information.reshape(-1, columns).sum(axis=1)
+        covariance = np.einsum("k,akij->aij", self.probabilities, self._spreads(noise))
+        volume = np.linalg.slogdet(self._stretched(noise))[1]
+        information = (volume / 2 - np.log(self.probabilities)) @ self.probabilities
         for part, found in self._over_pairs(noise):
             covariance[part] += found[0]
-            evidence[part] += found[1]
-        return covariance, evidence
+            information[part] -= found[1]
+        return covariance, information
 
     def _stretched(self, noise: Array) -> Array:
         """``I + C_k S`` for the components' covariances C, (..., K, t, t)."""

@@ -70,7 +70,8 @@ class BayesOptimalPoint:
     maps, nodes : int
     status : Status
     recovered : bool
-        Whether V is zero, within the iteration's resolution; only labels that tell the fields up to a sign make it so.
+        Whether V is zero, within the iteration's resolution; only labels that tell the fields up to a sign make it so,
+        or weights that have finitely many values.
     """
 
     alpha: float
@@ -303,8 +304,14 @@ class _Iteration:
         return float(np.trace(self.evolution.rho, axis1=1, axis2=2).sum())
 
     def recovered(self, x: Array) -> bool:
-        """Whether labels tell everything: a channel that is not exact leaves something at any sample complexity."""
-        return self.evolution.channel.exact and bool(self._logs(x).max() < _RECOVERED)
+        """Whether labels tell everything: with a density of the weights, a channel that is not exact leaves something.
+
+        Of finitely many values it leaves exponentially little, which is nothing where it is less than what is resolved.
+        """
+        most, mixture = float(self._logs(x).max()), self.evolution.prior.mixture
+        if mixture is not None and mixture.entry.is_discrete and most <= self.coordinates.least + 1e-9:
+            return True
+        return self.evolution.channel.exact and most < _RECOVERED
 
     def unresolved(self, x: Array) -> bool:
         """Whether less is unknown than the channel's integrals see."""
