@@ -56,8 +56,8 @@ def check_keys(
             owner = next(name for name, other in kinds.items() if key in other.keys)
             raise ProblemError(
                 f"{section}.{key}",
-                f'{section}.{key} does not go with {section}.{named} = "{kind.name}": set {section}.{named} = "{owner}",'
-                " or remove it.",
+                f'{section}.{key} does not go with {section}.{named} = "{kind.name}": set'
+                f' {section}.{named} = "{owner}", or remove it.',
             )
 
 

@@ -77,8 +77,8 @@ def _prior(page: Page, components: tuple[tuple[float, ...], ...]) -> None:
     given = ", ".join(f"{name} {vector(row)}" for name, row in zip(("p =", r"\mu =", "v ="), components, strict=True))
     page.text(
         rf"An entry of the weights is drawn from Gaussians with ${given}$ for probabilities, means and variances. So a "
-        r"row $w$ is drawn from $N(\mu_k, C_k)$ with probability $p_k$, for all choices $k$ of its entries. Steps 1 to 3 "
-        r"hold; step 4 and the overlap (S1) are of a Gaussian row. Here the source "
+        r"row $w$ is drawn from $N(\mu_k, C_k)$ with probability $p_k$, for all choices $k$ of its entries. Steps 1 to "
+        r"3 hold; step 4 and the overlap (S1) are of a Gaussian row. Here the source "
         r"$B = \Lambda w + \Lambda^{1/2} z$ with a normal $z$ says of the row"
     )
     page.formula(

@@ -211,8 +211,8 @@ class Setting:
         if self.prior:
             yield (
                 (r"Of these $\tau$ is Gaussian. The" if self.has_positions else "The")
-                + r" entries of $\pi$ are independent of all others. Each is drawn from one of these Gaussians, an atom "
-                "where the variance is zero:"
+                + r" entries of $\pi$ are independent of all others. Each is drawn from one of these Gaussians, an "
+                "atom where the variance is zero:"
             )
             yield tuple(
                 (rf"\text{{{name}}}", f"= {vector(row)}")

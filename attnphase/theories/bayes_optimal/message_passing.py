@@ -22,6 +22,8 @@ from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 
 __all__ = ["Labelled", "check_passing", "frame", "read_labels", "refresh_rows"]
 
+_CERTAIN = 1e-30  # share of the prior's variance that is left of entries with finitely many values: V has an inverse
+
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
@@ -123,7 +125,8 @@ def refresh_rows(
     curvature = np.einsum("pd,pij->dij", gamma, responses) / gamma.shape[1]
     source = pulled + np.einsum("dij,dj->di", curvature, weights)
     if mixture is not None:
-        return mixture.posterior(curvature, source)
+        means, spreads = mixture.posterior(curvature, source)
+        return means, spreads + _CERTAIN * np.linalg.inv(precision)
     c = np.linalg.inv(precision + curvature)
     return np.einsum("dij,dj->di", c, source), c
 

@@ -99,7 +99,7 @@ class RowMixture:
         return logs, self.means + moved, spreads
 
     def _over_pairs(self, noise: Array):  # noqa: ANN202
-        """Sums over pairs of components, for blocks of the atoms: the covariance, and the entropy of which it is."""
+        """Blocks of the atoms with what a pair of components adds there, see `_summed`."""
         size, rank = self.means.shape
         root = _root(noise)
         # in units of the noise a source is N(root m_k, 1 + root C_k root)
@@ -115,12 +115,11 @@ class RowMixture:
             block = max(_AT_ONCE // (len(shares) * size * rank**2), 1)
             for start in range(0, len(noise), block):
                 part = slice(start, start + block)
-                sources = np.einsum(
-                    "aij,anj->ani", root[part], pair.place[part, None] + np.einsum("aij,nj->ani", pair.root[part], nodes)
-                )
-                yield part, self._summed(noise[part], sources, pair, weight[part, None] * shares)
+                sources = root[part, None] @ pair.at(nodes, part)[..., None]
+                yield part, self._summed(noise[part], sources[..., 0], pair, weight[part, None] * shares)
 
     def _summed(self, noise: Array, sources: Array, pair: _Pair, weights: Array) -> tuple[Array, Array]:
+        """What a pair adds to the covariance, and the entropy of which of the two it is."""
         logs, means, _ = self._components(noise[:, None], sources)
         logs = logs - np.logaddexp.reduce(logs, axis=-1)[..., None]
         one, other = logs[..., pair.first], logs[..., pair.second]
@@ -138,10 +137,7 @@ class RowMixture:
         reach = np.sqrt(2 * digits)
         # the logarithm has the gradient mu_j - mu_k in B, which is linear in B
         corners = np.array(list(itertools.product((-reach, reach), repeat=rank)))
-        ends = np.einsum(
-            "aij,anj->ani", root, pair.place[:, None] + np.einsum("aij,nj->ani", pair.root, corners)
-        )
-        means = self._components(noise[:, None], ends)[1]
+        means = self._components(noise[:, None], (root[:, None] @ pair.at(corners)[..., None])[..., 0])[1]
         apart = means[:, :, :, None] - means[:, :, None]
         steep = np.abs(np.einsum("aij,ajk,ancbk->ancbi", pair.root, root, apart)).max(axis=(0, 1, 2, 3))
         # poles of sqrt(r_j r_k) are pi / steep away, and the normal density is one of a Gaussian
@@ -160,15 +156,17 @@ class _Pair:
         a, b = within[:, first], within[:, second]
         inverses = np.linalg.inv(a), np.linalg.inv(b)
         half = np.linalg.inv(inverses[0] + inverses[1])
-        pulled = sum(
-            (inverse @ places[:, k, :, None]) for inverse, k in zip(inverses, (first, second), strict=True)
-        )
+        pulled = sum((inverse @ places[:, k, :, None]) for inverse, k in zip(inverses, (first, second), strict=True))
         self.place = np.asarray((half @ pulled)[..., 0], float)
-        self.root = _root(2 * half)
+        self.root = _root(np.asarray(2 * half, float))
         apart, middle = places[:, first] - places[:, second], (a + b) / 2
         distance = np.einsum("ai,aij,aj->a", apart, np.linalg.inv(middle), apart)
         volumes = [np.linalg.slogdet(matrix)[1] for matrix in (a, b, middle)]
         self.norm = np.exp(-distance / 8 + (volumes[0] + volumes[1]) / 4 - volumes[2] / 2)
+
+    def at(self, normals: Array, part: slice = slice(None)) -> Array:
+        """Points (A, N, t) of that Gaussian, of standard normals (N, t)."""
+        return self.place[part, None] + np.einsum("aij,nj->ani", self.root[part], normals)
 
 
 def _root(matrices: Array) -> Array:
