@@ -19,6 +19,8 @@ from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
 
+_RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
+
 
 @dataclass(frozen=True, eq=False)
 class WeightPrior:
@@ -55,6 +57,11 @@ class WeightPrior:
 
     def _all(self, values: Array) -> Array:
         return np.broadcast_to(values, (len(self.weights), *np.shape(values)[-2:]))
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether weights have finitely many values."""
+        return self.mixture is not None and self.mixture.entry.is_discrete
 
     def noise(self, q_hat: Array) -> Array:
         """``Lambda = sum_s gamma_s q_hat_s`` on every atom, (A, t, t)."""
@@ -119,6 +126,16 @@ class Evolution:
     def rho(self) -> Array:
         """Covariance of the sites' fields, (P, t, t)."""
         return self.prior.rho
+
+    def recovers(self, most: float, least: float) -> bool:
+        """Whether everything is known where shares of V have at most one logarithm, and a least one is resolved.
+
+        Of weights with a density, a channel that is not exact leaves something.  Of finitely many values it leaves
+        exponentially little, which is nothing where it is less than what is resolved.
+        """
+        if self.prior.is_discrete and most <= least + 1e-9:
+            return True
+        return self.channel.exact and most < _RECOVERED
 
     @property
     def samples(self) -> int:

@@ -211,7 +211,7 @@ def _curve(evolution: Evolution, callback: Callback = silent) -> list[PointAtSha
         / np.trace(evolution.rho, axis1=1, axis2=2).sum()
     )
     highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
-    if _is_discrete(evolution):  # what is all but known may lie beyond
+    if evolution.prior.is_discrete:  # what is all but known may lie beyond
         least = _RESOLVED * evolution.channel.resolution / float(evolution.rho.min(axis=0).diagonal().min())
         highest = max(min(_HIGHEST, 1 - least), highest)
     first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
@@ -270,16 +270,10 @@ def _crossing(evolution: Evolution, curve: list[PointAtShare], highest: PointAtS
     return BayesOptimalThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")
 
 
-def _is_discrete(evolution: Evolution) -> bool:
-    """Whether weights have finitely many values."""
-    mixture = evolution.prior.mixture
-    return mixture is not None and mixture.entry.is_discrete
-
-
 def _falls_to_all_known(evolution: Evolution, curve: list[PointAtShare]) -> bool:
     """Whether ever fewer samples lead on to where all is known: of finitely many values, that is a fixed point."""
     alphas = [point.alpha for point in curve]
-    return _is_discrete(evolution) and not evolution.channel.exact and len(alphas) > 1 and alphas[-1] < alphas[-2]
+    return evolution.prior.is_discrete and not evolution.channel.exact and len(alphas) > 1 and alphas[-1] < alphas[-2]
 
 
 def _known_slope(evolution: Evolution) -> float:
