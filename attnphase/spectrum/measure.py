@@ -53,6 +53,8 @@ class Spectrum:
     ------
     SpectrumError
         The shapes do not go together, or a number is not finite.
+    ProblemError
+        `law` is no such law.
     """
 
     weights: Array
@@ -79,6 +81,8 @@ class Spectrum:
             shapes["point_positions"] = (atoms, encoded)
         if self.point_means is not None:
             shapes["point_means"] = (atoms, sites)
+        if self.law is not None:
+            arguments.instance("law", self.law, EntryLaw)
         for name, shape in shapes.items():
             object.__setattr__(self, name, finite(name, getattr(self, name), shape))
 
