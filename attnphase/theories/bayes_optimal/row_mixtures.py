@@ -19,7 +19,7 @@ from attnphase.problem.teacher_priors import EntryLaw
 
 __all__ = ["RowMixture"]
 
-_DIGITS, _FEWER_DIGITS = 37.0, 20.0  # logarithms of the errors of sums over one variable, and over two
+_DIGITS, _FEWER_DIGITS = 37.0, 16.0  # logarithms of the errors of sums over one variable, and over two
 _NEGLIGIBLE = 1e-20  # norm of two components, over that of the two that are nearest
 _AT_ONCE = 2**21  # numbers of a block
 
@@ -47,8 +47,8 @@ class RowMixture:
 
     def posterior(self, noise: Array, source: Array) -> tuple[Array, Array]:
         """Mean (N, t) and covariance (N, t, t) of rows with S (N, t, t), given their sources (N, t)."""
-        logs, means, spreads = self._components(noise, source)
-        shares = np.exp(logs - np.logaddexp.reduce(logs, axis=-1)[..., None])
+        logs, means = (x[:, 0] for x in self._components(noise, source[:, None]))
+        shares, spreads = np.exp(logs), self._spreads(noise)
         mean = np.einsum("nk,nki->ni", shares, means)
         apart = means - mean[:, None]
         return mean, np.einsum("nk,nkij->nij", shares, spreads + apart[..., :, None] * apart[..., None, :])
@@ -87,16 +87,16 @@ class RowMixture:
         spreads = np.linalg.solve(self._stretched(noise), self.variances[:, :, None] * np.eye(self.means.shape[1]))
         return np.asarray((spreads + spreads.mT) / 2, float)
 
-    def _components(self, noise: Array, source: Array) -> tuple[Array, Array, Array]:
-        """Logarithms of ``p_k E_k exp[B^T w - w^T S w/2]`` (..., K), means (..., K, t) and `_spreads`."""
-        spreads = self._spreads(noise)
-        pulled = (noise[..., None, :, :] @ self.means[..., None])[..., 0]  # S m_k
-        rest = source[..., None, :] - pulled
-        moved = (spreads @ rest[..., None])[..., 0]
-        linear = np.einsum("ki,...ki->...k", self.means, source[..., None, :] - pulled / 2)
-        volume = np.linalg.slogdet(self._stretched(noise))[1]
-        logs = np.log(self.probabilities) + linear + (np.einsum("...i,...i->...", rest, moved) - volume) / 2
-        return logs, self.means + moved, spreads
+    def _components(self, noise: Array, sources: Array) -> tuple[Array, Array]:
+        """Logarithms of their probabilities (A, N, K) and means (A, N, K, t), given sources (A, N, t)."""
+        pulled = np.einsum("aij,kj->aki", noise, self.means)
+        rest = sources[:, :, None] - pulled[:, None]
+        moved = np.einsum("akij,ankj->anki", self._spreads(noise), rest)
+        linear = sources @ self.means.T - np.einsum("ki,aki->ak", self.means, pulled)[:, None] / 2
+        volume = np.linalg.slogdet(self._stretched(noise))[1][:, None]
+        logs = np.log(self.probabilities) + linear + ((rest * moved).sum(axis=-1) - volume) / 2
+        logs -= logs.max(axis=-1, keepdims=True)
+        return logs - np.log(np.exp(logs).sum(axis=-1, keepdims=True)), self.means + moved
 
     def _over_pairs(self, noise: Array):  # noqa: ANN202
         """Blocks of the atoms with what a pair of components adds there, see `_summed`."""
@@ -115,20 +115,20 @@ class RowMixture:
             block = max(_AT_ONCE // (len(shares) * size * rank**2), 1)
             for start in range(0, len(noise), block):
                 part = slice(start, start + block)
-                sources = root[part, None] @ pair.at(nodes, part)[..., None]
-                yield part, self._summed(noise[part], sources[..., 0], pair, weight[part, None] * shares)
+                sources = pair.at(nodes, part) @ root[part]
+                yield part, self._summed(noise[part], sources, pair, weight[part, None] * shares)
 
     def _summed(self, noise: Array, sources: Array, pair: _Pair, weights: Array) -> tuple[Array, Array]:
         """What a pair adds to the covariance, and the entropy of which of the two it is."""
-        logs, means, _ = self._components(noise[:, None], sources)
-        logs = logs - np.logaddexp.reduce(logs, axis=-1)[..., None]
+        logs, means = self._components(noise, sources)
         one, other = logs[..., pair.first], logs[..., pair.second]
         both = weights * np.exp((one + other) / 2)
         apart = means[..., pair.first, :] - means[..., pair.second, :]
         # -sum_k r_k log r_k = sum_(j < k) r_j r_k [f(r_j) + f(r_k)], f(r) = -log r / (1 - r)
         entropies = sum(-log / np.maximum(-np.expm1(log), 1e-300) for log in (one, other))
         entropies = np.where(np.minimum(one, other) > -1e-15, 2.0, entropies)
-        return np.einsum("an,ani,anj->aij", both, apart, apart), np.einsum("an,an->a", both, entropies)
+        covariance: Array = (both[..., None] * apart).mT @ apart
+        return covariance, np.einsum("an,an->a", both, entropies)
 
     def _rule(self, noise: Array, root: Array, pair: _Pair) -> tuple[Array, Array]:
         """Nodes and weights of a standard normal, so fine that no logarithm of ``r_j / r_k`` is too steep for them."""
@@ -137,13 +137,14 @@ class RowMixture:
         reach = np.sqrt(2 * digits)
         # the logarithm has the gradient mu_j - mu_k in B, which is linear in B
         corners = np.array(list(itertools.product((-reach, reach), repeat=rank)))
-        means = self._components(noise[:, None], (root[:, None] @ pair.at(corners)[..., None])[..., 0])[1]
+        means = self._components(noise, pair.at(corners) @ root)[1]
         apart = means[:, :, :, None] - means[:, :, None]
         steep = np.abs(np.einsum("aij,ajk,ancbk->ancbi", pair.root, root, apart)).max(axis=(0, 1, 2, 3))
         # poles of sqrt(r_j r_k) are pi / steep away, and the normal density is one of a Gaussian
         steps = 1 / (reach / (2 * np.pi) + steep * digits / (2 * np.pi**2))
         axes = [step * np.arange(-np.ceil(reach / step), np.ceil(reach / step) + 1) for step in steps]
         nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, rank)
+        nodes = nodes[(nodes**2).sum(axis=1) <= reach**2]
         weights = np.exp(-(nodes**2).sum(axis=1) / 2)
         return nodes, weights * np.prod(steps / np.sqrt(2 * np.pi))
 
