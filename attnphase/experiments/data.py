@@ -2,7 +2,8 @@
 
 Everything is drawn in the common eigenbasis of the covariances, by the spectral measure (5) that the theory uses: every
 coordinate belongs to one atom, and the atoms' shares are kept as exactly as d allows.  The cluster directions and the
-encodings have exactly the products that the problem gives; the teacher's entries are independent, as in the paper.
+encodings have exactly the products that the problem gives; the teacher's entries are independent, of the law
+`teacher.prior`.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ def draw_geometry(problem: Problem, dimension: int, seed: int, run: int) -> Geom
         means = of_means[atom].T
     if of_teacher is not None:
         teacher = of_teacher[atom]
+    if not problem.teacher.law.is_gaussian:
+        teacher = problem.teacher.law.draw(random, (dimension, columns))
     gamma = variances[atom].T
     return Geometry(*(np.ascontiguousarray(x, dtype=float) for x in (gamma, positions, means, teacher)))
 

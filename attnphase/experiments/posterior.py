@@ -101,7 +101,7 @@ class _Run:
             weights = (1 - _INFORMED) * geometry.teacher + math.sqrt(_INFORMED * (1 - _INFORMED)) * noise
             c = _INFORMED * covariance
         else:
-            weights, c = _UNINFORMED * noise, covariance
+            weights, c = model.prior.mean[0] + _UNINFORMED * noise, covariance
         c = np.broadcast_to(c, (len(weights), *c.shape)).copy()
         return cls(instance, model, number, labelled, weights, c, np.zeros_like(k))
 
@@ -135,7 +135,8 @@ class _Run:
         slopes = torch.as_tensor(self.residual.reshape(1, -1, t), dtype=tokens.dtype, device=tokens.device)
         pulled = pull_back(tokens, slopes)[0].double().cpu().numpy()
         pulled -= geometry.positions.T @ self.residual.sum(axis=0) / d
-        new, c = refresh_rows(precision, geometry.gamma, responses, pulled, self.weights)
+        mixture = self.model.prior.mixture
+        new, c = refresh_rows(precision, geometry.gamma, responses, pulled, self.weights, mixture)
         prior = math.sqrt(np.trace(np.linalg.inv(precision)) / t)
         # of the whole step, so that damping does not loosen what counts as rest
         self.change = float(np.sqrt(((new - self.weights) ** 2).mean())) / prior

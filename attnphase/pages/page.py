@@ -161,7 +161,7 @@ def _optimal(problem: Problem, progress: bool) -> Derivation:
     with progress_line(progress, "loading SymPy") as line:
         line.callback("deriving the Bayes-optimal equations")
         bayes = bayes_optimal.derive_bayes_optimal()
-        page = bayes_optimal_page.bayes_optimal_document()
+        page = bayes_optimal_page.bayes_optimal_document(_prior(problem))
     return Derivation(
         problem=problem,
         latex=page.latex(),
@@ -248,7 +248,14 @@ def _setting(problem: Problem) -> setting.Setting:
         spectrum=spectrum.form.statement(spectrum) if isinstance(spectrum, SpectrumLaw) else None,
         law=tuple(law.form.statements(law)) if law is not None else (),
         law_is_listed=law is not None and law.form.is_listed,
+        prior=_prior(problem),
     )
+
+
+def _prior(problem: Problem) -> tuple[tuple[float, ...], ...]:
+    """Probabilities, means and variances of an entry of the teacher's weights, where it is not Gaussian."""
+    law = problem.teacher.law
+    return () if law.is_gaussian else (law.probabilities, law.means, law.variances)
 
 
 def _parameters(problem: Problem) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, Strict
+from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
+from attnphase.problem.kinds import alternatives, check_keys, one_of
 from attnphase.problem.messages import toml_table
+from attnphase.problem.teacher_priors import TEACHER_PRIORS, EntryLaw
 from attnphase.problem.values import (
     CONFIG,
     ENTRIES,
@@ -15,6 +17,7 @@ from attnphase.problem.values import (
     PLAIN,
     Flag,
     Noise,
+    Probability,
     Rank,
     Score,
     Table,
@@ -31,12 +34,15 @@ SHIPPED_SCORES = ("softmax", "linear", "relu", "sigmoid", "softmax1")
 """Scores whose names need no further check."""
 
 
+_MOST_VALUES = 16  # of an entry of the teacher's weights
+
+
 def matrices_of_weights(tied: bool) -> int:
     """How many matrices the logits are made of: Q alone, or Q and K."""
     return 1 if tied else 2
 
 
-@toml_table("teacher", quiet=("temperature", "causal", "noise"))
+@toml_table("teacher", quiet=("temperature", "causal", "noise", "prior"), kinds={"prior": TEACHER_PRIORS})
 @dataclass(frozen=True, config=CONFIG)
 class Teacher:
     """The target T[k] = (1 - ω) score(k kᵀ) + ω A applied to the tokens.
@@ -63,11 +69,22 @@ class Teacher:
         independent standard normal entries for every sample, L by L as T; one number for L = 1. With the loss
         ``"square"``, ``"logistic"`` or ``"hinge"`` it is the teacher's field that has it, k + √Δ z. Test errors are
         those of labels without noise.
+    prior
+        The law of the entries of Q⋆ in the eigenbasis of the covariances, which are independent. ``"gaussian"``:
+        N(0, 1), as in the paper. ``"rademacher"``: 1 or -1. ``"gauss-bernoulli"``: zero, or with probability
+        ``prior_density`` normal, with variance one in all. ``"atoms"``: ``prior_values`` with
+        ``prior_probabilities``, which are not normalised to variance one or mean zero.
+    prior_density
+        For ``"gauss-bernoulli"``: share of the entries that are not zero, from 1e-6 to 1.
+    prior_values
+        For ``"atoms"``: two to 16 different numbers from -1e6 to 1e6.
+    prior_probabilities
+        For ``"atoms"``: the probability of each, above 0.
 
     Raises
     ------
     ProblemError
-        A value is of the wrong type or out of range.
+        A value is of the wrong type or out of range, is missing, or does not go with ``prior``.
 
     Notes
     -----
@@ -90,6 +107,39 @@ class Teacher:
     temperature: Temperature = 1.0
     causal: Flag = False
     noise: Noise = 0.0
+    prior: Annotated[
+        str,
+        Strict(),
+        one_of(TEACHER_PRIORS),
+        Field(description=alternatives(TEACHER_PRIORS)),
+    ] = "gaussian"
+    prior_density: Annotated[
+        Annotated[float, Strict(), Field(ge=1e-6, le=1, allow_inf_nan=False)] | None,
+        Field(description="a number from 1e-6 to 1"),
+        PLAIN,
+    ] = None
+    prior_values: Annotated[
+        tuple[Annotated[float, Strict(), Field(ge=-1e6, le=1e6, allow_inf_nan=False), PLAIN], ...] | None,
+        Field(description="a list of two to 16 numbers from -1e6 to 1e6"),
+        lists(_MOST_VALUES),
+    ] = None
+    prior_probabilities: Annotated[
+        tuple[Annotated[Probability, Field(gt=0)], ...] | None,
+        Field(description="a list of probabilities above 0, one for each value"),
+        lists(_MOST_VALUES),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        optional = ("prior_density", "prior_values", "prior_probabilities")
+        check_keys("teacher", self, TEACHER_PRIORS, optional, "prior")
+        _ = self.law
+        return self
+
+    @property
+    def law(self) -> EntryLaw:
+        """The law of an entry of the weights."""
+        return TEACHER_PRIORS[self.prior].law(self)
 
 
 @toml_table("student", quiet=("temperature", "causal"))

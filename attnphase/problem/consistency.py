@@ -15,6 +15,7 @@ from attnphase.problem.messages import listed, shown
 from attnphase.problem.sections import Sections
 from attnphase.problem.tables import RELATIVE_TOLERANCE, check_table, gram_fault
 from attnphase.problem.values import (
+    MAX_ATOMS,
     PointKey,
     Table,
 )
@@ -127,6 +128,7 @@ def _check_products(problem: Sections) -> None:
                     f" {keys[0]} and {keys[1]} in the atoms if they are correlated.",
                 )
     _check_teacher_points(problem)
+    _check_teacher_prior(problem, tables)
     given = [name for name, (table, _) in tables.items() if table is not None and np.any(np.array(table))]
     if given:
         _check_joint_gram(problem, given)
@@ -154,6 +156,35 @@ def _check_teacher_points(problem: Sections) -> None:
             name,
             f"tokens.spectrum gives teacher values whose fields on {whose} vanish or are not independent: give"
             " the columns of the teacher independent values, not zero, where the variance is not zero.",
+        )
+
+
+def _check_teacher_prior(problem: Sections, tables: Mapping[str, tuple[Table | None, Any]]) -> None:
+    """Refuse a law of the teacher's entries beside what gives them or correlates them with other vectors."""
+    law = problem.teacher.law
+    if problem.teacher.prior == "gaussian":
+        return
+    named = f'teacher.prior = "{problem.teacher.prior}"'
+    if problem.tokens.points("teacher") is not None:
+        raise ProblemError(
+            "teacher.prior",
+            f"{named} does not go with teacher in the atoms of tokens.spectrum, which give the entries: remove one.",
+        )
+    for name in ("tokens.mean_teacher", "positions.teacher"):
+        table = tables[name][0]
+        if table is not None and np.any(np.array(table)):
+            raise ProblemError(
+                "teacher.prior",
+                f"{named} draws entries that are independent of encodings and clusters' means, which {name} does not"
+                " allow: set it to zero, or remove teacher.prior.",
+            )
+    weights, _ = problem.spectrum_atoms()
+    components = len(law.probabilities) ** problem.teacher_columns * len(weights)
+    if components > MAX_ATOMS:
+        raise ProblemError(
+            "teacher.prior",
+            f"{named} gives a row of the teacher's weights {components} components on the atoms of tokens.spectrum,"
+            f" more than {MAX_ATOMS}: take fewer values, columns or atoms.",
         )
 
 

@@ -35,25 +35,29 @@ def one_of(names: Collection[str]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def check_keys(section: str, table: Any, kinds: Mapping[str, Kind], optional: Iterable[str]) -> None:
+def check_keys(
+    section: str, table: Any, kinds: Mapping[str, Kind], optional: Iterable[str], named: str = "kind"
+) -> None:
     """Check that the optional keys of a section come with a kind that they belong to, and all that it needs.
+
+    The key `named` has the kind's name.
 
     Raises
     ------
     ProblemError
         Naming the key.
     """
-    kind = kinds[table.kind]
+    kind = kinds[getattr(table, named)]
     for key in optional:
         given = getattr(table, key) is not None
         if not given and key in kind.needs:
-            raise ProblemError(f"{section}.{key}", f'{section}.kind = "{kind.name}" needs {section}.{key}: give it.')
+            raise ProblemError(f"{section}.{key}", f'{section}.{named} = "{kind.name}" needs {section}.{key}: give it.')
         if given and key not in kind.keys:
             owner = next(name for name, other in kinds.items() if key in other.keys)
             raise ProblemError(
                 f"{section}.{key}",
-                f'{section}.{key} does not go with {section}.kind = "{kind.name}": set {section}.kind = "{owner}", or'
-                " remove it.",
+                f'{section}.{key} does not go with {section}.{named} = "{kind.name}": set'
+                f' {section}.{named} = "{owner}", or remove it.',
             )
 
 

@@ -115,9 +115,13 @@ class Sections:
         mean_positions = table_or_zeros(self.tokens.mean_positions, (length, directions))
         mean_teacher = table_or_zeros(self.tokens.mean_teacher, (columns, directions))
         positions_teacher = table_or_zeros(self.positions.teacher, (length, columns))
-        if positions is not None and teacher is not None:
+        teachers = np.zeros((columns, columns))
+        if teacher is None:
+            law = self.teacher.law
+            teacher, teachers = np.full((len(weights), columns), law.mean), law.variance * np.eye(columns)
+        if positions is not None and teacher.any():
             positions_teacher = (positions.T * weights) @ teacher
-        teachers = np.eye(columns) if teacher is None else (teacher.T * weights) @ teacher
+        teachers = teachers + (teacher.T * weights) @ teacher
         return np.block(
             [
                 [np.eye(directions), mean_positions.T, mean_teacher.T],

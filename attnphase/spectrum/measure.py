@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +13,7 @@ from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens
 from attnphase.problem.atoms_file import write_atoms
+from attnphase.problem.teacher_priors import EntryLaw
 from attnphase.spectrum.matrices import finite, point_atoms
 
 if TYPE_CHECKING:
@@ -44,11 +45,16 @@ class Spectrum:
         ``sqrt(d) e_i^T p_l``, where the atoms have the encodings.
     point_means : (A, P) array or None
         ``sqrt(d) e_i^T mu_s``, where the atoms have the clusters' means.
+    law : EntryLaw or None
+        Of the entries of pi, where it is not Gaussian: independent of one another and of tau. Mean and covariance are
+        those of this law.
 
     Raises
     ------
     SpectrumError
         The shapes do not go together, or a number is not finite.
+    ProblemError
+        `law` is no such law.
     """
 
     weights: Array
@@ -58,6 +64,7 @@ class Spectrum:
     teacher_means: Array
     point_positions: Array | None = None
     point_means: Array | None = None
+    law: EntryLaw | None = None
 
     def __post_init__(self) -> None:
         atoms, sites = (np.shape(self.gamma)[axis] if np.ndim(self.gamma) == 2 else 1 for axis in (1, 0))
@@ -74,6 +81,8 @@ class Spectrum:
             shapes["point_positions"] = (atoms, encoded)
         if self.point_means is not None:
             shapes["point_means"] = (atoms, sites)
+        if self.law is not None:
+            arguments.instance("law", self.law, EntryLaw)
         for name, shape in shapes.items():
             object.__setattr__(self, name, finite(name, getattr(self, name), shape))
 
@@ -96,6 +105,9 @@ class Spectrum:
         directions = means.shape[1]
         positions, of_means, pi = (problem.tokens.points(key) for key in ("positions", "means", "teacher"))
         teacher_means = means @ problem.joint_gram[:directions, directions + length :]
+        law = None if problem.teacher.law.is_gaussian else problem.teacher.law
+        if law is not None and law.mean:
+            pi = np.full((len(weights), t), law.mean)
         if of_means is not None and pi is not None:
             teacher_means = (of_means.T * weights) @ pi
         joint = gaussian_gram(problem)
@@ -120,12 +132,35 @@ class Spectrum:
             teacher_means,
             positions,
             of_means,
+            law,
         )
 
     @property
     def sites(self) -> int:
         """Number P of sites."""
         return self.gamma.shape[0]
+
+    @cached_property
+    def gaussian(self) -> Spectrum:
+        """The same measure with (tau, pi) Gaussian on every atom: each of those here becomes the components of pi."""
+        if self.law is None:
+            return self
+        count = self.sites
+        probabilities, means, variances = self.law.of_rows(self.teacher_means.shape[1])
+        repeated, size = len(self.weights), len(probabilities)
+        mean, covariance = np.repeat(self.mean, size, axis=0), np.repeat(self.covariance, size, axis=0)
+        mean[:, count:] = np.tile(means, (repeated, 1))
+        covariance[:, count:, count:] = np.tile(variances, (repeated, 1))[:, :, None] * np.eye(means.shape[1])
+        return replace(
+            self,
+            weights=np.outer(self.weights, probabilities).ravel(),
+            gamma=np.repeat(self.gamma, size, axis=1),
+            mean=mean,
+            covariance=covariance,
+            point_positions=None,
+            point_means=None,
+            law=None,
+        )
 
     @cached_property
     def second_moments(self) -> Array:
@@ -306,6 +341,11 @@ def gaussian_gram(problem: Problem) -> Array:
         joint[directions : directions + length] = joint[:, directions : directions + length] = 0.0
     if problem.tokens.points("teacher") is not None:
         joint[directions + length :] = joint[:, directions + length :] = 0.0
+    elif problem.teacher.law.mean:
+        joint[directions + length :] = joint[:, directions + length :] = 0.0
+        joint[directions + length :, directions + length :] = problem.teacher.law.variance * np.eye(
+            problem.teacher_columns
+        )
     return joint
 
 

@@ -80,7 +80,9 @@ class Prior:
         ridge = regularizer.form.quadratic
         rows = None if ridge else problem.rows
         strength = float(regularizer.strength) if ridge else rows.ridge if rows else 0.0
-        return cls(kernels, spectrum or Spectrum.of(problem), strength, rows, Units.of(problem))
+        measure = spectrum or Spectrum.of(problem)
+        # second moments of pi are all that the ridge asks for
+        return cls(kernels, measure if ridge else measure.gaussian, strength, rows, Units.of(problem))
 
     @property
     def maps(self) -> Maps:

@@ -35,7 +35,8 @@ class Spread:
 
         Every replicate of the noise at a point of its own, or all at one.
         """
-        spectrum, prior = self.system.spectrum, self.system.prior
+        prior = self.system.prior
+        spectrum = prior.spectrum
         apart = np.einsum("pa,psij->asij", spectrum.gamma, noise)
         if prior.rows is None:
             spread = self._resolvent @ apart @ self._resolvent
@@ -49,7 +50,7 @@ class Spread:
     @cached_property
     def linear(self) -> Array:
         """The linear part of `of_noise`, (S, P, r, r, P, r, r)."""
-        spectrum = self.system.spectrum
+        spectrum = self.system.prior.spectrum
         gammas = np.einsum("a,pa,qa->pqa", spectrum.weights, spectrum.gamma, spectrum.gamma)
         return np.einsum("pqa,asijkl->spijqkl", gammas, self._squares)
 
@@ -66,7 +67,8 @@ class Spread:
     @cached_property
     def _sources(self) -> tuple[Array, Array, Array]:
         """Means, roots of the covariance and curvatures of the rows' sources, (A, S, ...)."""
-        sources, atoms = self.system.prior.sources(self.conjugates), len(self.system.spectrum.weights)
+        prior = self.system.prior
+        sources, atoms = prior.sources(self.conjugates), len(prior.spectrum.weights)
         mean, root, curvature = (
             x.reshape(atoms, -1, *x.shape[1:]) for x in (sources.mean, sources.root, sources.curvature)
         )

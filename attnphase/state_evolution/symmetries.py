@@ -298,6 +298,8 @@ def problem_symmetries(
 
 def teacher_unchanged(spectrum: Spectrum, law: SampleLaw, B: Array) -> bool:
     """Whether the measure and the samples' law are unchanged by ``pi -> B pi``."""
+    if spectrum.law is not None and not (spectrum.law.is_even or B.min() >= 0):
+        return False
     count = spectrum.sites
     whole = np.eye(count + len(B))
     whole[count:, count:] = B

@@ -10,13 +10,18 @@ from sympy import Add
 from derivations.algebra import symbols as sym
 from derivations.printing.document import Document, Page
 from derivations.printing.latex import EquationPrinter
+from derivations.printing.setting import vector
 from derivations.replica.bayes_optimal import abbreviated, definitions, derive_bayes_optimal, test_error
 
 __all__ = ["bayes_optimal_document", "bayes_optimal_page"]
 
 
-def bayes_optimal_document() -> Document:
-    """The page of the free entropy of a learner who knows the model, and of its fixed points."""
+def bayes_optimal_document(prior: tuple[tuple[float, ...], ...] = ()) -> Document:
+    """The page of the free entropy of a learner who knows the model, and of its fixed points.
+
+    With the probabilities, means and variances of the Gaussians of which an entry of the teacher's weights is drawn,
+    where that is no Gaussian, the page has the mean of their posterior.
+    """
     page = Page(EquationPrinter())
     bayes = derive_bayes_optimal()
     show = page.printer.show
@@ -61,7 +66,36 @@ def bayes_optimal_document() -> Document:
     page.equation(show(sym.q_hat_star), abbreviated(bayes.q_hat_precise))
     page.text("The error of the posterior's prediction for a fresh sample, whose label nobody saw, is")
     page.equation(r"\epsilon_g", Add(test_error()))
+    if prior:
+        _prior(page, prior)
     return Document("The Bayes-optimal limit", tuple(page.blocks))
+
+
+def _prior(page: Page, components: tuple[tuple[float, ...], ...]) -> None:
+    """What a prior that is a mixture of Gaussians makes of a row."""
+    page.heading("Prior of the teacher's weights", "W")
+    given = ", ".join(f"{name} {vector(row)}" for name, row in zip(("p =", r"\mu =", "v ="), components, strict=True))
+    page.text(
+        rf"An entry of the weights is drawn from Gaussians with ${given}$ for probabilities, means and variances. So a "
+        r"row $w$ is drawn from $N(\mu_k, C_k)$ with probability $p_k$, for all choices $k$ of its entries. Steps 1 to "
+        r"3 hold; step 4 and the overlap (S1) are of a Gaussian row. Here the source "
+        r"$B = \Lambda w + \Lambda^{1/2} z$ with a normal $z$ says of the row"
+    )
+    page.formula(
+        (
+            r"r_k",
+            r"\propto p_k \det(1 + C_k \Lambda)^{-1/2} \exp\left[B^\top \mu_k - \tfrac{1}{2} \mu_k^\top \Lambda \mu_k "
+            r"+ \tfrac{1}{2} (B - \Lambda \mu_k)^\top (1 + C_k \Lambda)^{-1} C_k (B - \Lambda \mu_k)\right]",
+        )
+    )
+    page.formula(
+        (
+            r"\langle w \rangle",
+            r"= \sum_k r_k \left[\mu_k + (1 + C_k \Lambda)^{-1} C_k (B - \Lambda \mu_k)\right], \qquad "
+            r"q_\ell = \int \mathrm{d}\nu \, \gamma_\ell \, \mathbb{E}_B "
+            r"\langle w \rangle \langle w \rangle^\top",
+        )
+    )
 
 
 def bayes_optimal_page() -> str:

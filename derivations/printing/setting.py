@@ -102,6 +102,9 @@ class Setting:
         How the clusters' law was given, as `statements` has it; empty without clusters.
     law_is_listed : bool
         Whether it was given choice by choice, so that those that are not shown stand in the problem alone.
+    prior : tuple of three tuples
+        Of an entry of pi that is not Gaussian: probabilities, means and variances of the Gaussians of which its law is
+        a mixture; else empty.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Setting:
     spectrum: str | None = None
     law: tuple[str | tuple[Row, ...], ...] = ()
     law_is_listed: bool = False
+    prior: tuple[tuple[float, ...], ...] = ()
 
     @property
     def mixture(self) -> bool:
@@ -200,9 +204,20 @@ class Setting:
             yield ((r"\mathbb{E}\left[\tau, \pi \,|\, \gamma\right]", f"= {matrix(self.mean)}"),)
         if covered:
             about = rf"About that, ${names}$" if pointed else rf"${names}$"
-            yield rf"{about} is Gaussian, the same for all $\gamma$, with mean zero and covariance"
+            is_gaussian = "has a law that is" if self.prior else "is Gaussian,"
+            yield rf"{about} {is_gaussian} the same for all $\gamma$, with mean zero and covariance"
             short = r"\tau, \pi" if self.has_positions else r"\pi"
             yield ((rf"\operatorname{{Cov}}\left[{short}\right]", f"= {matrix(covariance)}"),)
+        if self.prior:
+            yield (
+                (r"Of these $\tau$ is Gaussian. The" if self.has_positions else "The")
+                + r" entries of $\pi$ are independent of all others. Each is drawn from one of these Gaussians, an "
+                "atom where the variance is zero:"
+            )
+            yield tuple(
+                (rf"\text{{{name}}}", f"= {vector(row)}")
+                for name, row in zip(("probabilities", "means", "variances"), self.prior, strict=True)
+            )
 
     def _clusters(self) -> Iterator[str | tuple[Row, ...]]:
         if self.shifted:

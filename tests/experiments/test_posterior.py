@@ -23,8 +23,16 @@ from attnphase.problem.problem import Problem
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.message_passing import Labelled, frame, read_labels, refresh_rows
 from attnphase.theories.bayes_optimal.model import _turns, model_of
+from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 
 PAPER = Problem.paper(omega=0.3)
+SIGNS: dict[str, Any] = {"teacher.prior": "rademacher"}
+SPARSE: dict[str, Any] = {"teacher.prior": "gauss-bernoulli", "teacher.prior_density": 0.25}
+SKEWED: dict[str, Any] = {
+    "teacher.prior": "atoms",
+    "teacher.prior_values": [0.0, 1.5],
+    "teacher.prior_probabilities": [0.7, 0.3],
+}
 
 
 def one_token(**fields):
@@ -109,6 +117,37 @@ def test_signs_are_learned_as_fast_as_they_can_be(channel):
     assert z_score(ds["test_error"].to_numpy(), 0.12985) < 4
 
 
+@pytest.mark.parametrize("prior", [SIGNS, SPARSE, SKEWED], ids=["signs", "sparse", "skewed"])
+def test_runs_know_the_law_of_the_weights(prior):
+    """Linear labels with noise; the mean and the spread of the learner's posterior by a theory of its own law."""
+    problem = one_token(**{"teacher.noise": 0.2}, **prior)
+    theory = ap.optimal(problem, 0.7, start="uninformed")
+    runs = ap.simulate(problem, 0.7, "uninformed", 800, 16, "bayes-gamp", seed=5)
+    assert not (runs["status"] == RunStatus.diverged).any()
+    assert ap.compare(theory, runs).within(4.0)
+    # a learner who takes them for Gaussian knows less, by more than that
+    gauss = ap.optimal(problem.with_fields({"teacher.prior": "gaussian"}), 0.7, start="uninformed")
+    assert z_score(runs["overlap"].to_numpy(), gauss["overlap"].item()) > 6
+
+
+def test_a_row_of_signs_by_hand():
+    gamma, weights, pulled = np.array([[0.4, 0.9]]), np.array([[0.3], [-0.7]]), np.array([[0.2], [0.8]])
+    mixture = RowMixture.of(one_token(**SIGNS).teacher.law, 1)
+    means, c = refresh_rows(np.eye(1), gamma, np.full((1, 1, 1), 3.1), pulled, weights, mixture)
+    expected = np.tanh(pulled.ravel() + gamma[0] * 3.1 / 2 * weights.ravel())
+    assert means.ravel() == pytest.approx(expected)
+    assert c.ravel() == pytest.approx(1 - expected**2)
+
+
+def test_signs_that_are_known_end_a_run():
+    """Where V is zero in all digits: noiseless signs above 1.49."""
+    problem = Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "logistic"}}).with_fields(SIGNS)
+    runs = ap.simulate(problem, 2.6, "uninformed", 300, 3, "bayes-gamp", seed=1)
+    assert (runs["status"] == RunStatus.converged).all()
+    assert runs["overlap"].to_numpy() == pytest.approx(1)
+    assert runs["test_error"].to_numpy() == pytest.approx(0, abs=1e-6)
+
+
 def test_a_step_by_hand():
     """Two samples of one token with the label k + noise: residual, response and rows, written out."""
     model = model_of(one_token(**{"teacher.noise": 0.3}), None)
@@ -143,8 +182,14 @@ def test_the_frame_is_a_sign_where_labels_leave_one_only():
     assert frame(model_of(one_token()), theta[:1]).item() == 1
     turned = np.array([[0.6, -0.8], [0.8, 0.6]])
     channel = Noisy(lambda k: k, 4, 2, 2, 0.1, _turns(2))
-    rank_two: Any = SimpleNamespace(channel=channel)  # a model of rank two is dear to compile
+    prior = SimpleNamespace(mixture=None)
+    rank_two: Any = SimpleNamespace(channel=channel, prior=prior)  # a model of rank two is dear to compile
     assert frame(rank_two, np.stack([0.3 * turned, 0.1 * turned])) == pytest.approx(turned)
+    # the law of independent entries that are no Gaussian knows exchanges and signs, or exchanges alone
+    prior.mixture = RowMixture.of(model_of(one_token(**SIGNS)).problem.teacher.law, 2)
+    assert frame(rank_two, np.stack([0.3 * turned, 0.1 * turned])) == pytest.approx(np.array([[0, -1], [1, 0]]))
+    prior.mixture = RowMixture.of(model_of(one_token(**SKEWED)).problem.teacher.law, 2)
+    assert frame(rank_two, np.stack([0.3 * turned, 0.1 * turned])) == pytest.approx(np.eye(2))
 
 
 def test_clusters_need_no_other_run_than_tokens_that_are_alike(tmp_path):

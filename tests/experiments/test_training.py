@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 from torch import Tensor
 
+import attnphase as ap
 from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Instance, draw_geometry, draw_instance, generator
@@ -322,3 +323,37 @@ def test_starts():
         initial_weights(instance, np.zeros((50, 3)))
     with pytest.raises(ExperimentError, match="not a finite number"):
         initial_weights(instance, np.full((50, 2), np.nan))
+
+
+def test_teachers_have_their_law_and_normal_ones_are_as_before():
+    sparse = {"teacher.prior": "gauss-bernoulli", "teacher.rank": 2}
+    signs, some, whole, plain = (
+        draw_geometry(PAPER.with_fields(fields), 400, 0, 1)
+        for fields in (
+            {"teacher.prior": "rademacher"},
+            sparse | {"teacher.prior_density": 0.3},
+            sparse | {"teacher.prior_density": 1.0},
+            {"teacher.rank": 2},
+        )
+    )
+    assert set(signs.teacher.ravel()) == {-1.0, 1.0}
+    share = (some.teacher != 0).mean(axis=0)
+    assert share == pytest.approx(0.3, abs=0.1)  # of each column by itself
+    assert (some.teacher != 0).all(axis=1).mean() == pytest.approx(0.09, abs=0.06)
+    assert (some.teacher**2).mean() == pytest.approx(1.0, abs=0.3)
+    # normal teachers and all encodings keep their numbers
+    np.testing.assert_array_equal(whole.teacher, plain.teacher)
+    np.testing.assert_array_equal(some.positions, plain.positions)
+    assert plain.teacher[0, 0] == draw_geometry(PAPER, 400, 0, 1).teacher.ravel()[0]
+
+
+@pytest.mark.parametrize("optimizer", ["fista", "gamp"])
+def test_a_lasso_meets_the_law_of_its_teacher(optimizer):
+    """Of one token with linear labels; the theory of a normal teacher is out of reach of these errors."""
+    given = {"tokens": {"length": 1, "sigma": 1.0}, "loss": {"kind": "square"}, "teacher": {"noise": 0.2}}
+    problem = Problem.from_dict(given | {"regularizer": {"kind": "lasso", "strength": 0.3}})
+    signs = problem.with_fields({"teacher.prior": "rademacher"})
+    runs = simulate(signs, 0.8, "semantic", 600, 12, optimizer, seed=3)
+    theory, other = (ap.solve(one, 0.8, branch="semantic") for one in (signs, problem))
+    assert ap.compare(theory, runs).within(4.0)
+    assert not ap.compare(other.assign_attrs(theory.attrs), runs).within(8.0)

@@ -44,6 +44,12 @@ ATOMS: list[dict[str, Any]] = [{"weight": 0.4, "variances": [0.3, 0.7]}, {"weigh
 POWER = {"kind": "power-law", "exponent": 1.2, "variance": 0.3, "atoms": 5}
 LEVELS = {"kind": "two-level", "variances": [0.3, 0.6], "fraction": 0.4}
 ONE = {"tokens.length": 1}
+SPARSE = {"teacher.prior": "gauss-bernoulli", "teacher.prior_density": 0.2}
+VALUES = {
+    "teacher.prior": "atoms",
+    "teacher.prior_values": [-1.0, 0.0, 1.0],
+    "teacher.prior_probabilities": [0.1, 0.8, 0.1],
+}
 NAMED = {"loss.kind": "expression", "loss.expression": "(h - beta*k)**2", "loss.parameters": {"beta": 2.0}}
 
 
@@ -131,6 +137,10 @@ FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "teacher.temperature": ({"teacher.temperature": 1.6}, {}, {"teacher.temperature": 0.6}),
     "teacher.causal": ({}, {}, {"teacher.causal": True}),
     "teacher.noise": ({}, {}, {"teacher.noise": 0.02}),
+    "teacher.prior": ({}, {}, {"teacher.prior": "rademacher"}),
+    "teacher.prior_density": (SPARSE, {}, {"teacher.prior_density": 0.3}),
+    "teacher.prior_values": (VALUES, {}, {"teacher.prior_values": [-1.0, 0.5, 1.0]}),
+    "teacher.prior_probabilities": (VALUES, {}, {"teacher.prior_probabilities": [0.2, 0.7, 0.1]}),
     "student.score": ({}, {}, {"student.score": "z / sqrt(2 + sum(z**2))"}),
     "student.rank": ({}, {}, {"student.rank": 2}),
     "student.tied": ({}, {}, {"student.tied": False}),

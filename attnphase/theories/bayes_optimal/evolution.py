@@ -15,8 +15,11 @@ from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.theories.bayes_optimal.channel import Channel, Fields, blocks
 from attnphase.theories.bayes_optimal.equations import BayesOptimalEquations
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, Sums
+from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
+
+_RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,8 @@ class WeightPrior:
     precision : (A, t, t) array
     rho : (P, t, t) array
         Covariance of the sites' fields.
+    mixture : RowMixture or None
+        The law of a row where it is not Gaussian; `mean` and `precision` are then those of its first two moments.
     """
 
     weights: Array
@@ -39,6 +44,7 @@ class WeightPrior:
     mean: Array
     precision: Array
     rho: Array
+    mixture: RowMixture | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Under the names that the generated equations have."""
@@ -51,6 +57,15 @@ class WeightPrior:
 
     def _all(self, values: Array) -> Array:
         return np.broadcast_to(values, (len(self.weights), *np.shape(values)[-2:]))
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether weights have finitely many values."""
+        return self.mixture is not None and self.mixture.entry.is_discrete
+
+    def noise(self, q_hat: Array) -> Array:
+        """``Lambda = sum_s gamma_s q_hat_s`` on every atom, (A, t, t)."""
+        return np.einsum("pa,pij->aij", self.gamma, q_hat)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +127,16 @@ class Evolution:
         """Covariance of the sites' fields, (P, t, t)."""
         return self.prior.rho
 
+    def recovers(self, most: float, least: float) -> bool:
+        """Whether everything is known where shares of V have at most one logarithm, and a least one is resolved.
+
+        Of weights with a density, a channel that is not exact leaves something.  Of finitely many values it leaves
+        exponentially little, which is nothing where it is less than what is resolved.
+        """
+        if self.prior.is_discrete and most <= least + 1e-9:
+            return True
+        return self.channel.exact and most < _RECOVERED
+
     @property
     def samples(self) -> int:
         """Sobol nodes of a replicate."""
@@ -121,6 +146,7 @@ class Evolution:
     def round(self) -> bool:
         """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
         turned = len(self.channel.images) > 2 and self.channel.sums is not None
+        turned = turned and self.prior.mixture is None
         return turned and not self.prior.mean.any() and not any(means.any() for *_, means in self.cases)
 
     @cached_property
@@ -236,6 +262,10 @@ class Evolution:
 
         Equations (S1)-(S2) of the Bayes-optimal page.
         """
+        if (mixture := self.prior.mixture) is not None:
+            unknown, _ = mixture.unknown(self.prior.noise(q_hat))
+            V = np.einsum("a,pa,aij->pij", self.prior.weights, self.prior.gamma, unknown)
+            return self.rho - V, V
         q, V = self.maps.overlaps_from_conjugates(**self.prior.arguments(), q_hat=q_hat)
         return (q + q.mT) / 2, (V + V.mT) / 2
 
@@ -264,6 +294,9 @@ class Evolution:
             q=q,
             observation_entropy=moments.log_evidence,
         )
+        if (mixture := self.prior.mixture) is not None:  # Tr[rho q_hat]/2 moves from one to the other, and cancels
+            information = mixture.unknown(self.prior.noise(q_hat))[1]
+            terms |= {"overlap": np.einsum("pij,pji->", V, q_hat) / 2, "prior": -self.prior.weights @ information}
         return sum(np.asarray(term) for term in terms.values()) + np.zeros(self.replicates)
 
     def _scalar_mean(self, values: Array) -> Array:

@@ -7,6 +7,7 @@ that of a row of the weights to the prior's.  State evolution tracks the overlap
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,11 @@ from attnphase.errors import ProblemError
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.evolution import positive
 from attnphase.theories.bayes_optimal.model import PosteriorModel
+from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 
 __all__ = ["Labelled", "check_passing", "frame", "read_labels", "refresh_rows"]
+
+_CERTAIN = 1e-30  # share of the prior's variance that is left of entries with finitely many values: V has an inverse
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,8 @@ def check_passing(model: PosteriorModel) -> None:
         The message names the field.
     """
     prior = model.prior
+    if prior.mixture is not None:  # of rows that are all alike
+        return
     if prior.mean.any() or not np.allclose(prior.precision, prior.precision[0]):
         raise ProblemError(
             "tokens.mean_teacher",
@@ -92,7 +98,12 @@ def read_labels(model: PosteriorModel, samples: Labelled, omega: Array, V: Array
 
 
 def refresh_rows(
-    precision: Array, gamma: Array, responses: Array, pulled: Array, weights: Array
+    precision: Array,
+    gamma: Array,
+    responses: Array,
+    pulled: Array,
+    weights: Array,
+    mixture: RowMixture | None = None,
 ) -> tuple[Array, Array]:
     """Posterior means (d, t) and covariances (d, t, t) of the rows of the weights.
 
@@ -108,14 +119,22 @@ def refresh_rows(
         ``x^T g / sqrt(d)`` of all residuals.
     weights : (d, t) array
         With which the fields were made.
+    mixture : RowMixture, optional
+        The prior where it is not Gaussian.
     """
     curvature = np.einsum("pd,pij->dij", gamma, responses) / gamma.shape[1]
+    source = pulled + np.einsum("dij,dj->di", curvature, weights)
+    if mixture is not None:
+        means, spreads = mixture.posterior(curvature, source)
+        return means, spreads + _CERTAIN * np.linalg.inv(precision)
     c = np.linalg.inv(precision + curvature)
-    return np.einsum("dij,dj->di", c, pulled + np.einsum("dij,dj->di", curvature, weights)), c
+    return np.einsum("dij,dj->di", c, source), c
 
 
 def frame(model: PosteriorModel, theta: Array) -> Array:
     """The orthogonal (t, t) matrix O, one that does not change labels, that takes estimates W closest to the teacher.
+
+    Nor does it change the law of the teacher's weights.
 
     Parameters
     ----------
@@ -125,7 +144,13 @@ def frame(model: PosteriorModel, theta: Array) -> Array:
     """
     images = [np.array(image) for image in model.channel.images]
     total = theta.sum(axis=0)
-    if len(images) > 2:  # all rotations
+    if (mixture := model.prior.mixture) is not None:
+        if len(images) > 2:
+            one = np.eye(len(total))
+            orders, signs = itertools.permutations(one), list(itertools.product((1.0, -1.0), repeat=len(one)))
+            images = [np.array(order) * np.array(sign) for order in orders for sign in signs]
+        images = [image for image in images if mixture.entry.is_even or image.min() >= 0]
+    elif len(images) > 2:  # all rotations
         left, _, right = np.linalg.svd(total)
         return np.asarray(left @ right, float)
     return max(images, key=lambda image: float(np.trace(image.T @ total)))

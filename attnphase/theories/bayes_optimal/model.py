@@ -24,6 +24,7 @@ from attnphase.theories.bayes_optimal.lattices import LATTICE_REPLICATES, LabelP
 from attnphase.theories.bayes_optimal.preimages import leave_a_sign
 from attnphase.theories.bayes_optimal.readout import LabelError, Readout, ScoreError, SignError, SquareError
 from attnphase.theories.bayes_optimal.request import channel_of, undetermined
+from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 
 __all__ = ["PosteriorModel", "model_of"]
 
@@ -106,6 +107,11 @@ def _prior(problem: Problem) -> WeightPrior:
     """The law of the rows given eigenvalues, encodings and means."""
     spectrum = measure_of(problem)
     count, rank = spectrum.sites, problem.teacher_columns
+    if (law := spectrum.law) is not None:  # of entries that encodings and means tell nothing of
+        means = spectrum.mean[:, count:]
+        precisions = np.broadcast_to(np.eye(rank) / law.variance, (len(means), rank, rank))
+        mixture = RowMixture.of(law, rank)
+        return WeightPrior(spectrum.weights, spectrum.gamma, means, precisions, spectrum.rho, mixture)
     weights, gamma, means, precisions = [], [], [], []
     for a, weight in enumerate(spectrum.weights):
         moments = spectrum.second_moments[a]

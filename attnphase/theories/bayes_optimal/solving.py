@@ -22,7 +22,6 @@ from attnphase.theories.bayes_optimal.model import PosteriorModel
 
 __all__ = ["BayesOptimalPoint", "Start", "solve_bayes_optimal"]
 
-_RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS, _COARSE_MAPS = 400, 100  # of a rule, and of one that only leads to others
 _TRIALS = 3  # places that are tried beyond a plain step
@@ -70,7 +69,7 @@ class BayesOptimalPoint:
     maps, nodes : int
     status : Status
     recovered : bool
-        Whether V is zero, within the iteration's resolution; only labels that tell the fields up to a sign make it so.
+        Whether V is zero, within the iteration's resolution, see `Evolution.recovers`.
     """
 
     alpha: float
@@ -303,8 +302,8 @@ class _Iteration:
         return float(np.trace(self.evolution.rho, axis1=1, axis2=2).sum())
 
     def recovered(self, x: Array) -> bool:
-        """Whether labels tell everything: a channel that is not exact leaves something at any sample complexity."""
-        return self.evolution.channel.exact and bool(self._logs(x).max() < _RECOVERED)
+        """Whether labels tell everything, as far as can be told."""
+        return self.evolution.recovers(float(self._logs(x).max()), self.coordinates.least)
 
     def unresolved(self, x: Array) -> bool:
         """Whether less is unknown than the channel's integrals see."""

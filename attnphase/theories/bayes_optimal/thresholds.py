@@ -28,8 +28,11 @@ _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
 _HIGHEST, _HIGHEST_WITH_NOISE = 1 - 1e-10, 0.999
 _EVEN = 1e-10  # mean square of E[k | Y] below which it is zero: places of jumps are known to rounding
+_RESOLVED = 10.0  # times the least V that the channel resolves
 _CONVERGED, _MAX_MAPS = 1e-6, 60
 _JUMP = 1e-3  # relative fall of alpha that counts
+_KNOWN = 1e-12  # share of V where the fields count as known
+_CERTAIN = 1e-6  # mean logarithm of the evidence there, below which the fields determine the labels
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,9 @@ def bayes_optimal_thresholds(
     else:
         algorithmic = BayesOptimalThreshold(highest.alpha, _error(highest.alphas), "the uninformed fixed point jumps")
         theoretic = _crossing(evolution, curve, highest)
-    if model.channel.exact:
+    if highest is not None and _falls_to_all_known(evolution, curve) and abs(_known_slope(evolution)) < _CERTAIN:
+        perfect = BayesOptimalThreshold(highest.alpha, algorithmic.standard_error, "from here on everything is known")
+    elif model.channel.exact:
         last = end if highest is None or end.alpha > highest.alpha else highest
         perfect = BayesOptimalThreshold(last.alpha, _error(last.alphas), "from here on everything is known")
     else:
@@ -127,7 +132,7 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
     """The inverse of the largest eigenvalue of the linear operator at ``q = 0``."""
     if evolution.prior.mean.any():
         return BayesOptimalThreshold(
-            float("nan"), float("nan"), "encodings and means tell of the weights before any label"
+            float("nan"), float("nan"), "encodings, means or teacher.prior tell of the weights before any label"
         )
     operators, first = evolution.growth()
     if first.mean() > _EVEN + 4 * _error(first):
@@ -172,7 +177,8 @@ def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
 
     def excess(log_alpha: float) -> float:
         V = evolution.overlaps(np.exp(log_alpha) * q_hat)[1]
-        return float(np.log(np.trace(V, axis1=1, axis2=2).sum() / total) - np.log1p(-share))
+        rest = max(np.trace(V, axis1=1, axis2=2).sum() / total, 1e-300)  # of finitely many values it may vanish
+        return float(np.log(rest) - np.log1p(-share))
 
     q_hat = positive(q_hat)
     low, high = -12.0, 12.0
@@ -205,6 +211,9 @@ def _curve(evolution: Evolution, callback: Callback = silent) -> list[PointAtSha
         / np.trace(evolution.rho, axis1=1, axis2=2).sum()
     )
     highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
+    if evolution.prior.is_discrete:  # what is all but known may lie beyond
+        least = _RESOLVED * evolution.channel.resolution / float(evolution.rho.min(axis=0).diagonal().min())
+        highest = max(min(_HIGHEST, 1 - least), highest)
     first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
     shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
     points, V = [], (1 - shares[0]) * evolution.rho
@@ -246,6 +255,8 @@ def _crossing(evolution: Evolution, curve: list[PointAtShare], highest: PointAtS
         return BayesOptimalThreshold(
             end.alpha, _error(end.alphas), "from here on everything known has the higher free entropy"
         )
+    if _falls_to_all_known(evolution, curve):
+        return _crossing_with_all_known(evolution, lower)
     low, high = max(lower[0].alpha, upper[0].alpha), min(highest.alpha, upper[-1].alpha)
 
     def difference(alpha: float) -> float:
@@ -257,6 +268,35 @@ def _crossing(evolution: Evolution, curve: list[PointAtShare], highest: PointAtS
     below, over = (min(points, key=lambda p: abs(p.alpha - alpha)) for points in (lower, upper))
     scatter = _error(below.free_entropies - over.free_entropies)
     return BayesOptimalThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")
+
+
+def _falls_to_all_known(evolution: Evolution, curve: list[PointAtShare]) -> bool:
+    """Whether ever fewer samples lead on to where all is known: of finitely many values, that is a fixed point."""
+    alphas = [point.alpha for point in curve]
+    return evolution.prior.is_discrete and not evolution.channel.exact and len(alphas) > 1 and alphas[-1] < alphas[-2]
+
+
+def _known_slope(evolution: Evolution) -> float:
+    """Derivative of the free entropy in alpha where all is known."""
+    return float(evolution.moments(_KNOWN * evolution.rho).log_evidence.mean())
+
+
+def _crossing_with_all_known(evolution: Evolution, lower: list[PointAtShare]) -> BayesOptimalThreshold:
+    """Where the free entropy below the jump crosses that of what is known but for its exponentially small rest."""
+    mixture, slope = evolution.prior.mixture, _known_slope(evolution)
+    assert mixture is not None, "as it has finitely many values"
+    known = float(mixture.probabilities @ np.log(mixture.probabilities))
+
+    def difference(alpha: float) -> float:
+        return _entropy(lower, alpha) - known - slope * alpha
+
+    low, high = lower[0].alpha, lower[-1].alpha
+    if difference(low) * difference(high) > 0:
+        return BayesOptimalThreshold(float("nan"), float("nan"), "the free entropies do not cross")
+    alpha = _root(difference, low, high)
+    below = min(lower, key=lambda p: abs(p.alpha - alpha))
+    scatter = _error(below.free_entropies) / max(abs(below.slope - slope), 1e-12)
+    return BayesOptimalThreshold(alpha, scatter, "the free entropies cross")
 
 
 def _entropy(points: list[PointAtShare], alpha: float) -> float:
