@@ -17,7 +17,7 @@ from sympy import Add, Integer, Mul, Symbol, exp, lambdify, log, sinh, tanh
 from derivations.models.formula_arrays import array
 from derivations.models.formula_lines import FormulaError
 from derivations.models.formulas import parse_formula
-from derivations.models.functions import KINKED, NUMPY_FUNCTIONS, Sigmoid, Softmax, with_known_functions
+from derivations.models.functions import KINKED, NUMPY_FUNCTIONS, Sigmoid, Sign, Softmax, Step, with_known_functions
 from derivations.models.model import parameter_symbol
 from derivations.models.scalar import Sizes, formula_loss
 from derivations.models.scores import resolve, row_entries
@@ -53,6 +53,11 @@ class LabelFunctions:
     def smooth(self) -> bool:
         """Whether there are no kinks and jumps."""
         return not any(entry.has(*KINKED) for entry in self.entries)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether there are no jumps."""
+        return not any(entry.has(Sign, Step) for entry in self.entries)
 
     def values(self) -> Callable[..., Array]:
         """Entries (..., M) of fields (..., F), and of the label where there is one."""

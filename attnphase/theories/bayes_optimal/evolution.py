@@ -218,12 +218,12 @@ class Evolution:
         Equations (S3)-(S4) of the Bayes-optimal page.
 
         By the residuals as far as labels tell little of what is unknown, and by the posterior's covariance as far as
-        they tell all of it: two sums with one mean, each where it is small and so is its error.
+        they tell all of it: two sums with one mean, each where it is small and so is its error, column by column.
         """
         inverse = np.linalg.inv(V)
-        left, told = (float(np.trace(inverse @ x.mean(axis=0), axis1=1, axis2=2).sum()) for x in
-                      (moments.spread, moments.gain))  # fmt: skip
+        left, told = (np.einsum("pij,pji->i", inverse, x.mean(axis=0)) for x in (moments.spread, moments.gain))
         share = left / (left + told)
+        share = (share[:, None] + share) / 2
         by_spread = np.stack([self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread])
         by_residual = np.stack(
             [self.maps.conjugates_from_residuals(alpha, inverse @ x @ inverse) for x in moments.gain]

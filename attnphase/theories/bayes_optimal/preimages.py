@@ -50,7 +50,7 @@ def leave_a_sign(target: Target, length: int, scale: Array) -> bool:
 
 
 def solved_fields(
-    labels: Callable[[Array], Array], slopes: Callable[[Array], Array], length: int, rank: int
+    labels: Callable[[Array], Array], slopes: Callable[[Array], Array], length: int, rank: int, scale: float
 ) -> tuple[tuple[tuple[int, ...], ...], bool] | None:
     """Sets of fields that the label and the other fields give, exactly or up to one sign; None if there are none.
 
@@ -61,6 +61,8 @@ def solved_fields(
     labels, slopes : callable
         Of fields (..., F), the entries (..., M) and their derivatives (..., M, F).
     length, rank : int
+    scale : float
+        Standard deviation of the fields.
 
     Returns
     -------
@@ -69,7 +71,7 @@ def solved_fields(
     even : bool
         Whether the other sign of all fields of a set has the same label.
     """
-    k = np.random.default_rng(3).standard_normal((2 * _SAMPLES, length * rank))
+    k = scale * np.random.default_rng(3).standard_normal((2 * _SAMPLES, length * rank))
     sizes = np.linalg.svd(slopes(k), compute_uv=False)
     known = (sizes > _INDEPENDENT * sizes[:, :1]).sum(axis=1)
     if np.ptp(known) or not known[0]:
@@ -81,15 +83,20 @@ def solved_fields(
     others = [one for one in combinations(range(size), count) if one not in whole]
     for candidates in (whole, *([one] for one in others)):
         for even in (True, False):
-            found = [one for one in candidates if _are_given(labels, slopes, k, list(one), even)]
-            found = [one for one in found if _are_reached(labels, slopes, one, found, size, even)]
+            found = [one for one in candidates if _are_given(labels, slopes, k, list(one), even, scale)]
+            found = [one for one in found if _are_reached(labels, slopes, one, found, even, scale * np.ones(size))]
             if found:
                 return tuple(found), even
     return None
 
 
 def _are_given(
-    labels: Callable[[Array], Array], slopes: Callable[[Array], Array], k: Array, solved: list[int], even: bool
+    labels: Callable[[Array], Array],
+    slopes: Callable[[Array], Array],
+    k: Array,
+    solved: list[int],
+    even: bool,
+    scale: float,
 ) -> bool:
     """Whether all fields found that have the labels of ``k``, and the same or other fields besides, are one pair."""
     mirrored = k.copy()
@@ -101,14 +108,14 @@ def _are_given(
         label, here = labels(one), one.copy()
         if number % 2:  # other fields besides, for which there may be none
             rest = [i for i in range(len(one)) if i not in solved]
-            here[rest] = random.standard_normal(len(rest))
+            here[rest] = scale * random.standard_normal(len(rest))
 
         def target(w: Array, here: Array = here) -> Array:
             fields = np.broadcast_to(here, (len(w), len(here))).copy()
             fields[:, solved] = w[..., 0]
             return labels(fields)
 
-        starts = 1.5 * random.standard_normal((_STARTS, len(solved)))
+        starts = 1.5 * scale * random.standard_normal((_STARTS, len(solved)))
         found = _solutions(target, label, starts)
         begun = here.copy()
         begun[solved] = one[solved]
@@ -120,7 +127,7 @@ def _are_given(
         apart = np.abs(found - reached[:, solved]).max(axis=1)
         if even:
             apart = np.minimum(apart, np.abs(found + reached[:, solved]).max(axis=1))
-        if good[0] and (apart > _APART * max(1.0, float(np.abs(found).max(initial=0)))).any():
+        if good[0] and (apart > _APART * max(scale, float(np.abs(found).max(initial=0)))).any():
             return False
     return True
 
@@ -130,12 +137,13 @@ def _are_reached(
     slopes: Callable[[Array], Array],
     solved: tuple[int, ...],
     charts: list[tuple[int, ...]],
-    size: int,
     even: bool,
+    scale: Array,
 ) -> bool:
     """Whether Newton's method leads from random fields to all others with their labels that any chart finds."""
     random = np.random.default_rng(5)
-    k, others = random.standard_normal((2, _REACHED, size))
+    size = len(scale)
+    k, others = scale * random.standard_normal((2, _REACHED, size))
     for chart in charts:
         free = [i for i in range(size) if i not in chart]
         begun = k.copy()
@@ -150,7 +158,7 @@ def _are_reached(
             mirrored = reached.copy()
             mirrored[:, solved] *= -1
             apart = np.minimum(apart.max(axis=1), np.abs(mirrored - aim).max(axis=1))[:, None]
-        if not found.all() or (apart > _APART * (1 + np.abs(aim))).any():
+        if not found.all() or (apart > _APART * (scale + np.abs(aim))).any():
             return False
     return True
 
