@@ -15,6 +15,7 @@ from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.theories.bayes_optimal.channel import Channel, Fields, blocks
 from attnphase.theories.bayes_optimal.equations import BayesOptimalEquations
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, Sums
+from attnphase.theories.bayes_optimal.symmetries import all_rotations
 
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
 
@@ -120,7 +121,7 @@ class Evolution:
     @cached_property
     def round(self) -> bool:
         """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
-        turned = len(self.channel.images) > 2 and self.channel.sums is not None
+        turned = all_rotations(self.channel.images) and self.channel.sums is not None
         return turned and not self.prior.mean.any() and not any(means.any() for *_, means in self.cases)
 
     @cached_property

@@ -74,7 +74,7 @@ class Fibres(Drawn):
     noise_dimensions = label_dimensions = 0
     sums = noise_entropy = None
     exact = True
-    coarsest, most, tolerance, resolution = 16, 2**14, 1e-5, 0.0
+    coarsest, most, tolerance, resolution = 16, 2**13, 1e-5, 0.0
 
     def _free(self, solved: tuple[int, ...]) -> list[int]:
         """Places of a chart's free fields."""

@@ -34,7 +34,7 @@ __all__ = ["TURNS", "of_formula", "of_loss", "plane_of", "score_labels", "withou
 TURNS = 8
 """Rotations of two columns around which a posterior is looked for, and as many with a reflection."""
 
-_FEWER_TURNS = 4  # where draws go along the rotations by themselves
+_FEWER_TURNS = 6  # where draws go along the rotations by themselves
 _MOST_LABELS = 16
 _DRAWS = 32  # for each component of the mixture, of labels without kinks
 _TRIED = 4096  # fields

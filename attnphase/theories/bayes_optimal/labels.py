@@ -62,10 +62,10 @@ class Labels:
         gain, spread = (self._of_tokens(a.reshape(*shape, size, size)) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
 
-    @property
+    @cached_property
     def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """See `Channel`: what leaves such labels unchanged is not looked for."""
-        return (tuple(map(tuple, np.eye(self.rank).tolist())),)
+        """See `Channel`."""
+        return signed_permutations(self.probabilities, self.length, self.rank)
 
     def given(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal says which label is drawn."""
@@ -102,7 +102,7 @@ class Labels:
         Where columns are told apart by little, so are means over such draws: without, their noise would be larger. The
         halves are drawn by themselves: those of one sequence make up for each other's errors, which are to be told.
         """
-        group = _symmetries(self.probabilities, self.length, self.rank)
+        group = [np.kron(np.eye(self.length), np.array(image)) for image in self.images]
         count = 2 ** max(int(np.log2(self.draws // 2 / len(group))), 4)
         halves = [sobol(self.length * self.rank, 0, False, count, SETS, self.seed + 7919 + i).nodes for i in (0, 1)]
         return np.concatenate([half @ element.T for half in halves for element in group], axis=1)
@@ -117,12 +117,6 @@ class Labels:
             part = slice(first, first + _AT_ONCE)
             about = centered[sets[part]]
             yield part, about, self.probabilities(omega[part, None] + about)
-
-
-def _symmetries(probabilities: Callable[[Array], Array], length: int, rank: int) -> list[Array]:
-    """Signed permutations of the columns that leave all labels as likely as they are, (L t, L t)."""
-    images = signed_permutations(probabilities, length, rank)
-    return [np.kron(np.eye(length), np.array(image)) for image in images]
 
 
 def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:

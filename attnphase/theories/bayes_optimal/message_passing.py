@@ -17,6 +17,7 @@ from attnphase.errors import ProblemError
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.evolution import positive
 from attnphase.theories.bayes_optimal.model import PosteriorModel
+from attnphase.theories.bayes_optimal.symmetries import all_rotations
 
 __all__ = ["Labelled", "check_passing", "frame", "read_labels", "refresh_rows"]
 
@@ -125,7 +126,7 @@ def frame(model: PosteriorModel, theta: Array) -> Array:
     """
     images = [np.array(image) for image in model.channel.images]
     total = theta.sum(axis=0)
-    if len(images) > 2:  # all rotations
+    if all_rotations(model.channel.images):
         left, _, right = np.linalg.svd(total)
         return np.asarray(left @ right, float)
     return max(images, key=lambda image: float(np.trace(image.T @ total)))

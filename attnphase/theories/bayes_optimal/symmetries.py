@@ -9,7 +9,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 
-__all__ = ["Image", "column_images", "signed_permutations", "turns"]
+__all__ = ["Image", "all_rotations", "column_images", "signed_permutations", "turns"]
 
 Image = tuple[tuple[float, ...], ...]
 """A matrix of the columns."""
@@ -48,3 +48,8 @@ def column_images(labels: Callable[[Array], Array], length: int, rank: int, coun
         if np.allclose(*(labels(x.reshape(256, -1)) for x in (fields, turned)), atol=1e-9):
             return turns(rank, count)
     return signed_permutations(labels, length, rank)
+
+
+def all_rotations(images: tuple[Image, ...]) -> bool:
+    """Whether images stand for all rotations and reflections: some are no signed permutations."""
+    return any(0 < abs(entry) < 1 - 1e-9 for image in images for row in image for entry in row if abs(entry) > 1e-9)

@@ -1,0 +1,162 @@
+"""Where a fixed point that its symmetry keeps becomes unstable: columns are told apart, or further ones are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.theories.bayes_optimal.evolution import Evolution, joined
+
+__all__ = ["Growth", "Sector", "first_instability", "growth"]
+
+_STEP = 0.02  # of what is unknown
+_EVERY = 3  # points of a curve that are looked at
+_REFINED = 5  # further points
+_ALIKE = 0.1  # what q may differ by from its image under a symmetry that it has; one that it breaks is no small matter
+_UNKNOWN = 1e-2  # share of a direction of which nothing is known, over the largest
+
+
+@dataclass(frozen=True, eq=False)
+class Sector:
+    """What the symmetries of the labels keep of a point: those that q has, and directions of which nothing is known.
+
+    Attributes
+    ----------
+    rho : (P, t, t) array
+    group : (G, t, t) array
+    known : (t, t) array
+        Projects on the other directions.
+    """
+
+    rho: Array
+    group: Array
+    known: Array
+
+    @classmethod
+    def of(cls, evolution: Evolution, V: Array) -> Sector:
+        """That of a point.
+
+        A direction stays unknown if a symmetry turns it round and leaves what is known as it is.
+        """
+        q = evolution.rho - V
+        images = np.array(evolution.channel.images)
+        group = np.array([g for g in images if np.abs(g @ q @ g.T - q).max() <= _ALIKE * np.abs(q).max()])
+        values, vectors = np.linalg.eigh(q.sum(axis=0))
+        known = np.eye(len(values))
+        for value, way in zip(values, vectors.T, strict=True):
+            turned = any(np.abs(g @ way + way).max() < _ALIKE for g in group)
+            if value < _UNKNOWN * values[-1] and turned:
+                known -= np.outer(way, way)
+        return cls(evolution.rho, group, known)
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it keeps nothing."""
+        rank = self.rho.shape[1]
+        kept = np.abs(np.abs(np.einsum("gii->g", self.group)) - rank).max() > _ALIKE  # others than one and its opposite
+        return not kept and bool(np.trace(self.known) > rank - _ALIKE)
+
+    @property
+    def reach(self) -> float:
+        """Share of the fields' variance that can be known in it."""
+        return float(np.trace(self.known @ self.rho.sum(axis=0)) / np.trace(self.rho.sum(axis=0)))
+
+    def hold(self, V: Array) -> Array:
+        """V without what the sector does not hold."""
+        q = self.known @ (self.rho - V) @ self.known
+        return self.rho - np.mean([g @ q @ g.T for g in self.group], axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """Largest eigenvalue of the map's Jacobian at a fixed point, and what replicates make of it (S,)."""
+
+    value: float
+    each: Array
+
+
+def growth(evolution: Evolution, alpha: float, V: Array) -> Growth:
+    """The largest eigenvalue of the map's Jacobian.
+
+    Parameters
+    ----------
+    evolution : Evolution
+    alpha : float
+    V : (P, t, t) array
+        Of a fixed point.
+    """
+    sites, rank = V.shape[:2]
+    roots = np.linalg.cholesky(V)
+    one = np.eye(rank)
+    ways = [one[i] + one[j] for i, j in zip(*np.triu_indices(rank), strict=True)]
+    steps = []
+    for site in range(sites):
+        for way in ways:  # steps at which more is known
+            step = np.zeros_like(V)
+            step[site] = np.outer(*[roots[site] @ way / np.linalg.norm(way)] * 2)
+            steps.append(_STEP * step)
+
+    def images(at: Array) -> Array:
+        return joined(evolution.images(alpha, at, evolution.moments(at))[1])
+
+    here, basis = images(V), np.stack([joined(step) for step in steps], axis=1)
+    columns = np.stack([here - images(V - step) for step in steps], axis=-1)
+    jacobians = np.linalg.inv(basis) @ columns
+    values, vectors = np.linalg.eig(jacobians.mean(axis=0))
+    top = int(np.argmax(np.real(values)))
+    left = np.linalg.pinv(vectors)[top]
+    each = np.real(np.einsum("i,sij,j->s", left, jacobians, vectors[:, top]))
+    return Growth(float(np.real(values[top])), each)
+
+
+def first_instability(
+    evolution: Evolution,
+    curve: list[tuple[float, float, Array, Array]],
+    at_share: Callable[[float, Array], tuple[float, float, Array, Array]],
+) -> tuple[float, float, Array] | None:
+    """The sample complexity of the first unstable point of a curve along which alpha rises, its error, and V there.
+
+    Parameters
+    ----------
+    evolution : Evolution
+    curve : list
+        Of points: share known, alpha, alphas of the replicates, V.
+    at_share : callable
+        The point at a share, from V near it.
+
+    Returns
+    -------
+    tuple or None
+        None where all points are stable.
+    """
+    looked = [*curve[::_EVERY]]
+    found = [(point, growth(evolution, point[1], point[3])) for point in looked[:1]]
+    for point in looked[1:]:
+        found.append((point, growth(evolution, point[1], point[3])))
+        if found[-1][1].value > 1:
+            break
+    (low, below), (high, above) = next(
+        (pair for pair in pairwise(found) if pair[0][1].value <= 1 < pair[1][1].value), [(None, None)] * 2
+    )
+    if low is None or high is None or below is None or above is None:
+        return None
+    for _ in range(_REFINED):
+        weight = float(np.clip((1 - below.value) / (above.value - below.value), 0.1, 0.9))
+        ends = [np.log(point[0] / (1 - point[0])) for point in (low, high)]
+        share = 1 / (1 + np.exp(-(ends[0] + weight * (ends[1] - ends[0]))))
+        middle = at_share(float(share), low[3])
+        between = growth(evolution, middle[1], middle[3])
+        if between.value > 1:
+            high, above = middle, between
+        else:
+            low, below = middle, between
+    slope = (high[1] - low[1]) / (above.value - below.value)
+    weight = (1 - below.value) / (above.value - below.value)
+    alpha = low[1] + slope * (1 - below.value)
+    moved = (low[2] - low[2].mean()) - slope * (below.each - below.each.mean())
+    V = low[3] + weight * (high[3] - low[3])
+    return alpha, float(moved.std(ddof=1) / np.sqrt(len(moved))), V
