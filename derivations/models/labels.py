@@ -64,10 +64,17 @@ class LabelFunctions:
         given = self.fields if self.label is None else (*self.fields, self.label)
         return _compiled(self.entries, given, (len(self.entries),))
 
-    def slopes(self) -> Callable[..., Array]:
-        """Derivatives (..., M, F) of the entries."""
+    def values_and_slopes(self) -> Callable[[Array], tuple[Array, Array]]:
+        """Both, what they share being computed once."""
+        count = len(self.entries)
         found = tuple(entry.diff(field) for entry in self.entries for field in self.fields)
-        return _compiled(found, self.fields, (len(self.entries), len(self.fields)))
+        both = _compiled((*self.entries, *found), self.fields, (count * (1 + len(self.fields)),))
+
+        def function(k: Array) -> tuple[Array, Array]:
+            made = both(k)
+            return made[..., :count], made[..., count:].reshape(*k.shape[:-1], count, len(self.fields))
+
+        return function
 
     def simplest(self) -> LabelFunctions:
         """Entries from which these follow, and which follow from them: without functions that can be inverted."""

@@ -48,7 +48,7 @@ class Fibres(Drawn):
 
     Attributes
     ----------
-    labels, slopes : callable
+    both : callable
         Of fields (..., F), entries of the label (..., M) and their derivatives (..., M, F).
     length, rank : int
     charts : tuple of tuples of int
@@ -62,8 +62,7 @@ class Fibres(Drawn):
     seed : int
     """
 
-    labels: Callable[[Array], Array]
-    slopes: Callable[[Array], Array]
+    both: Callable[[Array], tuple[Array, Array]]
     length: int
     rank: int
     charts: tuple[tuple[int, ...], ...]
@@ -74,7 +73,7 @@ class Fibres(Drawn):
     noise_dimensions = label_dimensions = 0
     sums = noise_entropy = None
     exact = True
-    coarsest, most, tolerance, resolution = 16, 2**13, 1e-5, 0.0
+    coarsest, most, tolerance, resolution = 16, 2**13, 1e-4, 0.0
 
     def _free(self, solved: tuple[int, ...]) -> list[int]:
         """Places of a chart's free fields."""
@@ -114,7 +113,7 @@ class Fibres(Drawn):
         laws = [self._laws(omega, k, V, precision, chart) for chart in charts]
         drawn = [self._on_chart(k, sets, chart, law) for chart, law in zip(charts, laws, strict=True)]
         fields, found = (np.concatenate(part, axis=1) for part in zip(*drawn, strict=True))
-        slope, densities = self.slopes(fields), list[Array]()
+        slope, densities = self.both(fields)[1], list[Array]()
         for chart, law in zip(charts, laws, strict=True):
             volume = log_volume(slope[..., chart.solved])
             densities += [log_normal(fields[..., chart.free], *one) + volume for one in law]
@@ -152,14 +151,14 @@ class Fibres(Drawn):
         starts = np.stack([k, *(k @ turn.T for turn in chart.turns)], axis=1)
         fields = np.repeat(starts, self.draws, axis=1)
         fields[..., chart.free] = s
-        label = np.repeat(self.labels(k), fields.shape[1], axis=0)
-        flat, found = solve_fields(self.labels, self.slopes, fields.reshape(-1, k.shape[1]), label, chart.solved)
+        label = np.repeat(self.both(k)[0], fields.shape[1], axis=0)
+        flat, found = solve_fields(self.both, fields.reshape(-1, k.shape[1]), label, chart.solved)
         flat[~found] = k[0]
         return flat.reshape(fields.shape), found.reshape(fields.shape[:2])
 
     def _root(self, image: Array, precision: Array, chart: _Chart) -> Array:
         """Root of the covariance of draws around fields of the same label."""
-        slope = self.slopes(image)
+        slope = self.both(image)[1]
         along = np.zeros((*image.shape, len(chart.free)))  # how all fields move with the free ones
         along[:, chart.free] = np.eye(len(chart.free))
         along[:, chart.solved] = -np.linalg.pinv(slope[..., chart.solved]) @ slope[..., chart.free]

@@ -23,8 +23,8 @@ from attnphase.theories.bayes_optimal.request import undetermined
 from attnphase.theories.bayes_optimal.symmetries import column_images
 
 with loaded_on_use(__name__):
+    from derivations.models import formulas
     from derivations.models import labels as symbolic
-    from derivations.models.formula_lines import FormulaError
 
 if TYPE_CHECKING:
     from derivations.models.labels import LabelFunctions
@@ -50,7 +50,7 @@ def of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
     """
     try:
         functions = symbolic.labels_of_formula(text, problem.tokens.length, problem.teacher_columns)
-    except FormulaError as error:
+    except formulas.FormulaError as error:
         names = "k" if problem.tokens.length > 1 else ", ".join(_names(problem))
         raise ProblemError("channel", f"channel must be sign, absolute, linear or a formula of {names}:"
                            f" {error}") from None  # fmt: skip
@@ -70,7 +70,7 @@ def of_loss(problem: Problem) -> tuple[Channel, Readout]:
     sizes = problem.tokens.length, problem.columns, problem.teacher_columns
     try:
         functions = symbolic.labels_of_loss(str(loss.text), sizes, loss.numbers, problem.teacher.noise)
-    except FormulaError as error:
+    except formulas.FormulaError as error:
         raise ProblemError("loss.expression", f"loss.expression: {error} Or say by channel what is observed.") from None
     return _of_functions(problem, functions, "loss.expression", "the label of the loss")
 
@@ -105,8 +105,8 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
     if not inner.continuous:
         raise undetermined()
     scale = float(np.sqrt(np.trace(measure_of(problem).rho, axis1=1, axis2=2).max() / rank))
-    labels, slopes = inner.values(), inner.slopes()
-    found = solved_fields(labels, slopes, length, rank, scale)
+    both = inner.values_and_slopes()
+    found = solved_fields(both, length, rank, scale)
     if found is None:
         raise undetermined()
     charts, even = found
@@ -114,8 +114,8 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
         if rank > 1:
             raise undetermined()
         return Preimages(even)
-    images = column_images(labels, length, rank, _FEWER_TURNS)
-    return Fibres(labels, slopes, length, rank, charts, even, images, seed=problem.integration.seed)
+    images = column_images(inner.values(), length, rank, _FEWER_TURNS)
+    return Fibres(both, length, rank, charts, even, images, seed=problem.integration.seed)
 
 
 def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what: str) -> tuple[Channel, Readout]:

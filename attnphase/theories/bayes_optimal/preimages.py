@@ -50,7 +50,7 @@ def leave_a_sign(target: Target, length: int, scale: Array) -> bool:
 
 
 def solved_fields(
-    labels: Callable[[Array], Array], slopes: Callable[[Array], Array], length: int, rank: int, scale: float
+    both: Callable[[Array], tuple[Array, Array]], length: int, rank: int, scale: float
 ) -> tuple[tuple[tuple[int, ...], ...], bool] | None:
     """Sets of fields that the label and the other fields give, exactly or up to one sign; None if there are none.
 
@@ -58,8 +58,8 @@ def solved_fields(
 
     Parameters
     ----------
-    labels, slopes : callable
-        Of fields (..., F), the entries (..., M) and their derivatives (..., M, F).
+    both : callable
+        Of fields (..., F), the entries of the label (..., M) and their derivatives (..., M, F).
     length, rank : int
     scale : float
         Standard deviation of the fields.
@@ -72,7 +72,7 @@ def solved_fields(
         Whether the other sign of all fields of a set has the same label.
     """
     k = scale * np.random.default_rng(3).standard_normal((2 * _SAMPLES, length * rank))
-    sizes = np.linalg.svd(slopes(k), compute_uv=False)
+    sizes = np.linalg.svd(both(k)[1], compute_uv=False)
     known = (sizes > _INDEPENDENT * sizes[:, :1]).sum(axis=1)
     if np.ptp(known) or not known[0]:
         return None
@@ -83,29 +83,24 @@ def solved_fields(
     others = [one for one in combinations(range(size), count) if one not in whole]
     for candidates in (whole, *([one] for one in others)):
         for even in (True, False):
-            found = [one for one in candidates if _are_given(labels, slopes, k, list(one), even, scale)]
-            found = [one for one in found if _are_reached(labels, slopes, one, found, even, scale * np.ones(size))]
+            found = [one for one in candidates if _are_given(both, k, list(one), even, scale)]
+            found = [one for one in found if _are_reached(both, one, found, even, scale * np.ones(size))]
             if found:
                 return tuple(found), even
     return None
 
 
 def _are_given(
-    labels: Callable[[Array], Array],
-    slopes: Callable[[Array], Array],
-    k: Array,
-    solved: list[int],
-    even: bool,
-    scale: float,
+    both: Callable[[Array], tuple[Array, Array]], k: Array, solved: list[int], even: bool, scale: float
 ) -> bool:
     """Whether all fields found that have the labels of ``k``, and the same or other fields besides, are one pair."""
     mirrored = k.copy()
     mirrored[:, solved] *= -1
-    if even != np.allclose(labels(mirrored), labels(k), rtol=1e-9, atol=1e-9):
+    if even != np.allclose(both(mirrored)[0], both(k)[0], rtol=1e-9, atol=1e-9):
         return False
     random = np.random.default_rng(4)
     for number, one in enumerate(k):
-        label, here = labels(one), one.copy()
+        label, here = both(one)[0], one.copy()
         if number % 2:  # other fields besides, for which there may be none
             rest = [i for i in range(len(one)) if i not in solved]
             here[rest] = scale * random.standard_normal(len(rest))
@@ -113,13 +108,13 @@ def _are_given(
         def target(w: Array, here: Array = here) -> Array:
             fields = np.broadcast_to(here, (len(w), len(here))).copy()
             fields[:, solved] = w[..., 0]
-            return labels(fields)
+            return both(fields)[0]
 
         starts = 1.5 * scale * random.standard_normal((_STARTS, len(solved)))
         found = _solutions(target, label, starts)
         begun = here.copy()
         begun[solved] = one[solved]
-        reached, good = solve_fields(labels, slopes, begun[None], label[None], solved)
+        reached, good = solve_fields(both, begun[None], label[None], solved)
         if number % 2 == 0 and not good[0]:
             return False
         if len(found) and not good[0]:
@@ -133,8 +128,7 @@ def _are_given(
 
 
 def _are_reached(
-    labels: Callable[[Array], Array],
-    slopes: Callable[[Array], Array],
+    both: Callable[[Array], tuple[Array, Array]],
     solved: tuple[int, ...],
     charts: list[tuple[int, ...]],
     even: bool,
@@ -148,11 +142,11 @@ def _are_reached(
         free = [i for i in range(size) if i not in chart]
         begun = k.copy()
         begun[:, free] = others[:, free]
-        there, good = solve_fields(labels, slopes, begun, labels(k), list(chart))
+        there, good = solve_fields(both, begun, both(k)[0], list(chart))
         start, aim = k[good], there[good]
         begun = aim.copy()
         begun[:, solved] = start[:, solved]
-        reached, found = solve_fields(labels, slopes, begun, labels(start), list(solved))
+        reached, found = solve_fields(both, begun, both(start)[0], list(solved))
         apart = np.abs(reached - aim)
         if even:
             mirrored = reached.copy()
@@ -164,13 +158,14 @@ def _are_reached(
 
 
 def solve_fields(
-    labels: Callable[[Array], Array], slopes: Callable[[Array], Array], fields: Array, label: Array, solved: list[int]
+    both: Callable[[Array], tuple[Array, Array]], fields: Array, label: Array, solved: list[int]
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Newton's method for the solved fields.
 
     Parameters
     ----------
-    labels, slopes : callable
+    both : callable
+        Of fields (..., F), the entries of the label (..., M) and their derivatives (..., M, F).
     fields : (N, F) array
         The others, and where to begin.
     label : (N, M) array
@@ -188,7 +183,8 @@ def solve_fields(
     with np.errstate(all="ignore"):
         for _ in range(_NEWTON_STEPS):
             here = fields[active]
-            step = _newton_step(slopes(here)[..., solved], label[active] - labels(here))
+            values, slope = both(here)
+            step = _newton_step(slope[..., solved], label[active] - values)
             here[:, solved] += step
             size, reach = np.abs(step).max(axis=1), np.abs(here[:, solved]).max(axis=1)
             good = np.isfinite(size) & (reach < _FARTHEST)

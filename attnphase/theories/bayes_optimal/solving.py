@@ -118,6 +118,7 @@ class _Iteration:
     callback: Callback = silent
     maps: int = 0
     anchor: tuple[Array, Array, Moments] | None = None  # a place, V there, and what all replicates say of it
+    latest: tuple[Array, Array] | None = None  # a place, and the map's Jacobian there
 
     def __post_init__(self) -> None:
         self.coordinates = Coordinates(self.evolution.rho, self.evolution.channel.resolution)
@@ -197,12 +198,15 @@ class _Iteration:
         return x, float(np.abs(residual).max()) / self.size(x), jacobian
 
     def jacobian(self, x: Array, step: float | None = None) -> Array:
+        if self.latest is not None and np.array_equal(self.latest[0], x):
+            return self.latest[1]
         step = float(np.sqrt(self.evolution.channel.tolerance)) * self.size(x) if step is None else step
         ways = self.ways()
         here = self.residual(x)
         # where more is known: nothing lies beyond the place where nothing is
         columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
-        return np.asarray(np.stack(columns, axis=1) @ np.linalg.pinv(ways).T, float)
+        self.latest = x.copy(), np.asarray(np.stack(columns, axis=1) @ np.linalg.pinv(ways).T, float)
+        return self.latest[1]
 
     def ways(self) -> Array:
         """Rows: directions in which the map's image may lie, less along each of which makes more known.
@@ -235,13 +239,11 @@ class _Iteration:
         more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
         return way if way @ more >= 0 else -way
 
-    def growth(self, x: Array, jacobian: Array | None) -> float:
+    def growth(self, x: Array) -> float:
         """The largest eigenvalue of the map's Jacobian at a fixed point."""
         if self.evolution.round or self.recovered(x) or self.unresolved(x):
             return float("nan")
-        if self.nothing(x):
-            x, jacobian = np.zeros_like(x), self.jacobian(np.zeros_like(x), _UNINFORMED)
-        found = self.jacobian(x) if jacobian is None else jacobian
+        found = self.jacobian(np.zeros_like(x), _UNINFORMED) if self.nothing(x) else self.jacobian(x)
         return float(np.real(np.linalg.eigvals(found)).max())
 
     def displaced(self, found: _Found) -> Array:
@@ -398,7 +400,7 @@ def _measured(
 ) -> BayesOptimalPoint:
     """What is measured at a fixed point, and errors: what a replicate displaces, and its own scatter."""
     evolution, coordinates, x = run.evolution, run.coordinates, found.x
-    growth = run.growth(x, found.jacobian)
+    growth = run.growth(x)
     recovered, nothing = run.recovered(x), run.nothing(x)
     at = coordinates.matrices(np.minimum(x, -1e-12) if nothing else x)
     V = 0 * at if recovered else evolution.rho if nothing else at

@@ -26,7 +26,7 @@ from attnphase.theories.bayes_optimal.specialisation import Sector, first_instab
 __all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
-_OF_DRAWS = 2**6  # times fewer than all nodes of a solve have draws'
+_ON_CURVE = {Fibres: 512, Labels: 256}  # nodes in a replicate, of channels whose nodes are dear
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
@@ -101,8 +101,8 @@ def bayes_optimal_thresholds(
     weak = _weak_recovery(evolution)
     if model.channel.sums is not None:
         evolution = model.evolution(model.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
-    elif isinstance(model.channel, Fibres | Labels):  # whose nodes are dear
-        evolution = model.evolution(min(points, model.channel.most // _OF_DRAWS))
+    else:
+        evolution = model.evolution(min(points, _ON_CURVE.get(type(model.channel), points)))
     callback("the curve of fixed points")
     curve = _curve(evolution, callback)
     highest = _summit(evolution, curve)
@@ -195,7 +195,7 @@ def _point_at_share(evolution: Evolution, share: float, V: Array, sector: Sector
             return PointAtShare(share, alpha, unknown, unknown, alpha, V)
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
         image = image if sector is None else sector.hold(image)
-        moved = np.abs(image - V).max() > _CONVERGED * np.abs(rho - V).max()
+        moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * np.abs(rho - V).max()
         if not moved or alpha == last or maps == _MAX_MAPS - 1:
             break
         last, V = alpha, image
