@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -13,9 +12,10 @@ from attnphase.theories.bayes_optimal.evolution import Evolution, joined
 
 __all__ = ["Growth", "Sector", "first_instability", "growth"]
 
-_STEP = 0.02  # of what is unknown
+_STEP = 0.004  # of what is unknown
 _EVERY = 3  # points of a curve that are looked at
-_REFINED = 5  # further points
+_REFINED = 3  # further points
+_APART = 0.1  # odds on both sides of the point that is found, whose logarithm is taken
 _ALIKE = 0.1  # what q may differ by from its image under a symmetry that it has; one that it breaks is no small matter
 _UNKNOWN = 1e-2  # share of a direction of which nothing is known, over the largest
 
@@ -114,15 +114,17 @@ def growth(evolution: Evolution, alpha: float, V: Array) -> Growth:
 
 
 def first_instability(
-    evolution: Evolution,
+    coarse: Evolution,
+    fine: Evolution,
     curve: list[tuple[float, float, Array, Array]],
-    at_share: Callable[[float, Array], tuple[float, float, Array, Array]],
+    at_share: Callable[[Evolution, float, Array], tuple[float, float, Array, Array]],
 ) -> tuple[float, float, Array] | None:
     """The sample complexity of the first unstable point of a curve along which alpha rises, its error, and V there.
 
     Parameters
     ----------
-    evolution : Evolution
+    coarse, fine : Evolution
+        That of the curve, and one for two points on both sides of the one that is found on it.
     curve : list
         Of points: share known, alpha, alphas of the replicates, V.
     at_share : callable
@@ -133,30 +135,42 @@ def first_instability(
     tuple or None
         None where all points are stable.
     """
-    looked = [*curve[::_EVERY]]
-    found = [(point, growth(evolution, point[1], point[3])) for point in looked[:1]]
-    for point in looked[1:]:
-        found.append((point, growth(evolution, point[1], point[3])))
+    found = list[tuple[tuple[float, float, Array, Array], Growth]]()
+    for point in curve[::_EVERY]:
+        found.append((point, growth(coarse, point[1], point[3])))
         if found[-1][1].value > 1:
             break
-    (low, below), (high, above) = next(
-        (pair for pair in pairwise(found) if pair[0][1].value <= 1 < pair[1][1].value), [(None, None)] * 2
-    )
-    if low is None or high is None or below is None or above is None:
+    if len(found) < 2 or found[-1][1].value <= 1:
         return None
+    pair = found[-2:]
     for _ in range(_REFINED):
-        weight = float(np.clip((1 - below.value) / (above.value - below.value), 0.1, 0.9))
-        ends = [np.log(point[0] / (1 - point[0])) for point in (low, high)]
-        share = 1 / (1 + np.exp(-(ends[0] + weight * (ends[1] - ends[0]))))
-        middle = at_share(float(share), low[3])
-        between = growth(evolution, middle[1], middle[3])
-        if between.value > 1:
-            high, above = middle, between
-        else:
-            low, below = middle, between
+        share = _between([(point[0], one.value) for point, one in pair])
+        middle = at_share(coarse, share, pair[0][0][3])
+        between = growth(coarse, middle[1], middle[3])
+        pair[int(between.value > 1)] = middle, between
+    odds = _odds(_between([(point[0], one.value) for point, one in pair]))
+    points = [at_share(fine, _share(odds + side * _APART), pair[0][0][3]) for side in (-1, 1)]
+    values = [growth(fine, point[1], point[3]) for point in points]
+    (low, high), (below, above) = points, values
     slope = (high[1] - low[1]) / (above.value - below.value)
     weight = (1 - below.value) / (above.value - below.value)
-    alpha = low[1] + slope * (1 - below.value)
-    moved = (low[2] - low[2].mean()) - slope * (below.each - below.each.mean())
+    each = [one.each - one.each.mean() for one in values]
+    alphas = [point[2] - point[2].mean() for point in points]
+    moved = (1 - weight) * (alphas[0] - slope * each[0]) + weight * (alphas[1] - slope * each[1])
     V = low[3] + weight * (high[3] - low[3])
-    return alpha, float(moved.std(ddof=1) / np.sqrt(len(moved))), V
+    return low[1] + slope * (1 - below.value), float(moved.std(ddof=1) / np.sqrt(len(moved))), V
+
+
+def _odds(share: float) -> float:
+    return float(np.log(share / (1 - share)))
+
+
+def _share(odds: float) -> float:
+    return float(1 / (1 + np.exp(-odds)))
+
+
+def _between(ends: list[tuple[float, float]]) -> float:
+    """The share at which the growth is one, if it is linear in the logarithm of the odds; not too near to an end."""
+    (low, below), (high, above) = ends
+    weight = float(np.clip((1 - below) / (above - below), 0.1, 0.9))
+    return _share(_odds(low) + weight * (_odds(high) - _odds(low)))

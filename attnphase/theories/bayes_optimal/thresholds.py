@@ -26,7 +26,8 @@ from attnphase.theories.bayes_optimal.specialisation import Sector, first_instab
 __all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
-_ON_CURVE = {Fibres: 512, Labels: 256}  # nodes in a replicate, of channels whose nodes are dear
+_ON_CURVE = {Fibres: 64, Labels: 128}  # nodes in a replicate, of channels whose nodes are dear
+_FINER = 8  # times as many for the point where symmetry breaks
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
@@ -103,6 +104,8 @@ def bayes_optimal_thresholds(
         evolution = model.evolution(model.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
     else:
         evolution = model.evolution(min(points, _ON_CURVE.get(type(model.channel), points)))
+    dear = type(model.channel) in _ON_CURVE
+    fine = model.evolution(min(points, _FINER * evolution.points)) if dear else evolution
     callback("the curve of fixed points")
     curve = _curve(evolution, callback)
     highest = _summit(evolution, curve)
@@ -120,7 +123,7 @@ def bayes_optimal_thresholds(
         perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
     return {
         "weak_recovery": weak,
-        "specialisation": _specialisation(evolution, curve, highest, callback),
+        "specialisation": _specialisation(evolution, fine, curve, highest, callback),
         "algorithmic": algorithmic,
         "information_theoretic": theoretic,
         "perfect_recovery": perfect,
@@ -132,7 +135,7 @@ def _error(values: Array) -> float:
 
 
 def _specialisation(
-    evolution: Evolution, curve: list[PointAtShare], highest: PointAtShare | None, callback: Callback
+    evolution: Evolution, fine: Evolution, curve: list[PointAtShare], highest: PointAtShare | None, callback: Callback
 ) -> BayesOptimalThreshold:
     """Where the uninformed fixed point becomes unstable before it jumps."""
     nan = float("nan")
@@ -151,7 +154,9 @@ def _specialisation(
     alphas = np.array([point.alpha for point in held])
     falls = np.flatnonzero(np.diff(alphas) < 0) if sector is not None or highest is not None else np.zeros(0)
     rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
-    found = first_instability(evolution, rising, lambda share, V: plain(_point_at_share(evolution, share, V, sector)))
+    found = first_instability(
+        evolution, fine, rising, lambda which, share, V: plain(_point_at_share(which, share, V, sector))
+    )
     if found is None:
         return BayesOptimalThreshold(nan, nan, "the uninformed fixed point is stable until it jumps, or ends")
     alpha, error, V = found
