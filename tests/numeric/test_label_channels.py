@@ -112,17 +112,22 @@ def test_one_sum_of_two_tokens_without_noise_is_half_of_what_there_is_to_know():
     assert abs(point.overlap - 0.4) < 4 * point.errors["overlap"] < 0.04
 
 
+def fibred(one):
+    channel = model_of(one).channel
+    assert isinstance(channel, Fibres)
+    return channel
+
+
 def nodes(k, omega, V, count=16):
     """Copies of one node, each with its own set of draws."""
-    return Fields(
-        *(np.broadcast_to(x, (1, count, *np.shape(x))).copy() for x in (omega, k)), V, np.zeros((1, count, 0))
-    )
+    omega, k = np.tile(omega, (1, count, 1, 1)), np.tile(k, (1, count, 1, 1))
+    return Fields(omega, k, V, np.zeros((1, count, 0)))
 
 
 def test_the_posterior_of_two_layers_is_that_of_a_sum_over_the_first_layer():
     """Section 15: ``N(z_1) sum_± N(± A^-1 u) / |det A|`` on a grid of z_1."""
     skip, q = 0.7, np.array([0.3, 0.6])
-    channel = replace(model_of(two_layers(skip)).channel, draws=512)
+    channel = replace(fibred(two_layers(skip)), draws=512)
     random, grid = np.random.default_rng(5), np.linspace(-6.5, 6.5, 700)
     z = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 2)
 
@@ -142,6 +147,7 @@ def test_the_posterior_of_two_layers_is_that_of_a_sum_over_the_first_layer():
         mean = np.stack([weights @ z, (prior * (two[0] - two[1])) @ w], axis=1) / weights.sum()
         second = np.stack([weights @ z**2, weights @ w**2], axis=1) / weights.sum()
         found = channel.posterior(nodes(k, omega, np.stack([np.diag(1 - q)] * 2)))
+        assert found.mean is not None
         scatter = found.mean[0].std(axis=0) / 4
         assert (np.abs(found.mean[0].mean(axis=0) - (mean - omega)) < 4 * scatter + 1e-3).all()
         assert scatter.max() < 0.003
@@ -161,8 +167,7 @@ def two_slopes(k, first):
 def test_scores_of_two_columns_leave_one_number_of_the_products_of_fields():
     """``|k_l|^2 - k_0.k_1 = p, r``, and ``k_0.k_1 + p r/(p + r)`` has the law of half a squared normal number."""
     one = Problem.from_dict({"tokens": {"length": 2, "sigma": 1.0}, "teacher": {"rank": 2, "omega": 0.2}})
-    channel = model_of(one).channel
-    assert isinstance(channel, Fibres)
+    channel = fibred(one)
     assert channel.charts == ((1, 3), (0, 2))
     for k in np.random.default_rng(2).standard_normal((4, 2, 2)):
         products = k @ k.T
@@ -171,6 +176,7 @@ def test_scores_of_two_columns_leave_one_number_of_the_products_of_fields():
         found = channel.posterior(nodes(k, np.zeros((2, 2)), np.stack([np.eye(2)] * 2)))
         squares = np.einsum("nlii->l", found.spread[0] + found.gain[0]) / 16
         assert squares == pytest.approx([p + b, r + b], rel=0.02, abs=0.01)
+        assert found.mean is not None
         assert np.abs(found.mean).max() < 1e-9  # draws have all signs
 
 
@@ -251,6 +257,11 @@ def test_what_newton_does_not_find_is_no_chart():
     ):
         both = labels_of_formula(text, 2, 1).values_and_slopes()
         assert (solved_fields(both, 2, 1, 1.0) is not None) == expected
+
+
+def test_a_chart_on_which_fields_are_missed_is_left_out():
+    """Given the second layer's fields the first's follow up to a sign, but saturated scores keep Newton from them."""
+    assert fibred(two_layers(4.0)).charts == ((1, 3),)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
@@ -41,7 +42,7 @@ class Drawn(ABC):
     def in_parts(self, fields: Fields) -> Iterator[tuple[slice, Draws]]:
         """Slices of the nodes in a row, and the draws for them."""
 
-    def halves(self, count: int) -> Array:
+    def halves(self, count: int) -> NDArray[np.bool_]:
         """Of so many draws in a row, which are in the second half of what their component draws."""
         return np.arange(count) // (self.draws // 2) % 2 == 1
 

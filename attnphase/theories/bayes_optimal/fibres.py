@@ -109,7 +109,7 @@ class Fibres(Drawn):
             yield part, self._drawn(omega[part], k[part], V, sets[part], charts)
 
     def _drawn(self, omega: Array, k: Array, V: Array, sets: NDArray[np.int64], charts: list[_Chart]) -> Draws:
-        precision = np.linalg.inv(V)
+        precision = np.asarray(np.linalg.inv(V), float)
         laws = [self._laws(omega, k, V, precision, chart) for chart in charts]
         drawn = [self._on_chart(k, sets, chart, law) for chart, law in zip(charts, laws, strict=True)]
         fields, found = (np.concatenate(part, axis=1) for part in zip(*drawn, strict=True))
@@ -134,7 +134,7 @@ class Fibres(Drawn):
 
     def _laws(self, omega: Array, k: Array, V: Array, precision: Array, chart: _Chart) -> list[tuple[Array, Array]]:
         """Centers (B, m) and roots (B, m, m) of the normal laws that a chart's free fields are drawn from."""
-        prior = np.linalg.cholesky(V[np.ix_(chart.free, chart.free)])
+        prior = np.asarray(np.linalg.cholesky(V[np.ix_(chart.free, chart.free)]), float)
         laws = [(omega[:, chart.free], np.broadcast_to(prior, (len(k), *prior.shape)))]
         for turn in chart.turns:
             image = k @ turn.T

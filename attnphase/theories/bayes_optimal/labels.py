@@ -62,9 +62,13 @@ class Labels:
         gain, spread = (self._of_tokens(a.reshape(*shape, size, size)) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
 
-    @cached_property
+    @property
     def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
         """See `Channel`."""
+        return self._images
+
+    @cached_property
+    def _images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
         return signed_permutations(self.probabilities, self.length, self.rank)
 
     def given(self, fields: Fields) -> Posterior:

@@ -210,7 +210,7 @@ def _newton_step(slope: Array, residual: Array) -> Array:
         return np.stack([d * x - b * y, a * y - c * x], axis=1) / (a * d - b * c)[:, None]
     singular = ~np.isfinite(np.linalg.slogdet(slope)[1])
     slope = np.where(singular[:, None, None], np.eye(count), slope)
-    return np.linalg.solve(slope, residual[..., None])[..., 0]
+    return np.asarray(np.linalg.solve(slope, residual[..., None])[..., 0], float)
 
 
 def log_volume(slope: Array) -> Array:

@@ -9,10 +9,11 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.theories.bayes_optimal.evolution import Evolution, joined
+from attnphase.theories.bayes_optimal.labels import Labels
 
 __all__ = ["Growth", "Sector", "first_instability", "growth"]
 
-_STEP = 0.004  # of what is unknown
+_STEP, _STEP_OF_JUMPS = 0.004, 0.05  # of what is unknown; where draws have labels that jump
 _EVERY = 3  # points of a curve that are looked at
 _REFINED = 3  # further points
 _APART = 0.1  # odds on both sides of the point that is found, whose logarithm is taken
@@ -90,6 +91,7 @@ def growth(evolution: Evolution, alpha: float, V: Array) -> Growth:
         Of a fixed point.
     """
     sites, rank = V.shape[:2]
+    size = _STEP_OF_JUMPS if isinstance(evolution.channel, Labels) else _STEP
     roots = np.linalg.cholesky(V)
     one = np.eye(rank)
     ways = [one[i] + one[j] for i, j in zip(*np.triu_indices(rank), strict=True)]
@@ -98,7 +100,7 @@ def growth(evolution: Evolution, alpha: float, V: Array) -> Growth:
         for way in ways:  # steps at which more is known
             step = np.zeros_like(V)
             step[site] = np.outer(*[roots[site] @ way / np.linalg.norm(way)] * 2)
-            steps.append(_STEP * step)
+            steps.append(size * step)
 
     def images(at: Array) -> Array:
         return joined(evolution.images(alpha, at, evolution.moments(at))[1])
