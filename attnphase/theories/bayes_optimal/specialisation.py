@@ -120,6 +120,7 @@ def first_instability(
     fine: Evolution,
     curve: list[tuple[float, float, Array, Array]],
     at_share: Callable[[Evolution, float, Array], tuple[float, float, Array, Array]],
+    reach: float = 1.0,
 ) -> tuple[float, float, Array] | None:
     """The sample complexity of the first unstable point of a curve along which alpha rises, its error, and V there.
 
@@ -131,6 +132,8 @@ def first_instability(
         Of points: share known, alpha, alphas of the replicates, V.
     at_share : callable
         The point at a share, from V near it.
+    reach : float
+        Highest share that the curve can come to.
 
     Returns
     -------
@@ -146,12 +149,12 @@ def first_instability(
         return None
     pair = found[-2:]
     for _ in range(_REFINED):
-        share = _between([(point[0], one.value) for point, one in pair])
+        share = reach * _share(_between([(point[0] / reach, one.value) for point, one in pair]))
         middle = at_share(coarse, share, pair[0][0][3])
         between = growth(coarse, middle[1], middle[3])
         pair[int(between.value > 1)] = middle, between
-    odds = _odds(_between([(point[0], one.value) for point, one in pair]))
-    points = [at_share(fine, _share(odds + side * _APART), pair[0][0][3]) for side in (-1, 1)]
+    odds = _between([(point[0] / reach, one.value) for point, one in pair])
+    points = [at_share(fine, reach * _share(odds + side * _APART), pair[0][0][3]) for side in (-1, 1)]
     values = [growth(fine, point[1], point[3]) for point in points]
     (low, high), (below, above) = points, values
     slope = (high[1] - low[1]) / (above.value - below.value)
@@ -172,7 +175,7 @@ def _share(odds: float) -> float:
 
 
 def _between(ends: list[tuple[float, float]]) -> float:
-    """The share at which the growth is one, if it is linear in the logarithm of the odds; not too near to an end."""
+    """The logarithm of the odds at which the growth is one, if it is linear in it; not too near to an end."""
     (low, below), (high, above) = ends
     weight = float(np.clip((1 - below) / (above - below), 0.1, 0.9))
-    return _share(_odds(low) + weight * (_odds(high) - _odds(low)))
+    return _odds(low) + weight * (_odds(high) - _odds(low))

@@ -155,7 +155,11 @@ def _specialisation(
     falls = np.flatnonzero(np.diff(alphas) < 0) if sector is not None or highest is not None else np.zeros(0)
     rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
     found = first_instability(
-        evolution, fine, rising, lambda which, share, V: plain(_point_at_share(which, share, V, sector))
+        evolution,
+        fine,
+        rising,
+        lambda which, share, V: plain(_point_at_share(which, share, V, sector)),
+        1.0 if sector is None else sector.reach,
     )
     if found is None:
         return BayesOptimalThreshold(nan, nan, "the uninformed fixed point is stable until it jumps, or ends")
