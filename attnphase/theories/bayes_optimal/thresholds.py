@@ -27,7 +27,7 @@ __all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
 _ON_CURVE = {Fibres: 64, Labels: 128}  # nodes in a replicate, of channels whose nodes are dear
-_FINER = 32  # times as many for the point where symmetry breaks
+_FINER = 16  # times as many for the point where symmetry breaks
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
