@@ -208,8 +208,7 @@ def test_comparison_with_the_limit(tmp_path):
         (["--start", "semantic"], "start must be"),
         (["--learning-rate", "0.1"], "learning_rate belongs to gd, adam, fista, sgd, not to bayes-gamp"),
         (["--set", "teacher.rank=3"], "teacher.rank must be 1 or 2"),
-        (["--set", "teacher.rank=2"], "teacher.noise = 0"),
-        (["--channel", "sign"], "channel is for one token"),
+        (["--channel", "sign"], 'channel = "sign" is for one token'),
         (["--optimizer", "gd", "--channel", "sign"], "channel belongs to bayes-gamp, not to gd"),
     ],
 )
