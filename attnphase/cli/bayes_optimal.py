@@ -38,18 +38,20 @@ __all__ = ["optimal"]
 )
 @click.option(
     "--channel",
-    help="What is observed of one token: sign, absolute, linear, a formula of k, or one of k and y, the likelihood of a"
-    " label y = 1 or -1.",
+    help="What is observed: of one token sign, absolute or linear; of up to three a formula of k, or one of k and y,"
+    " the likelihood of a label y = 1 or -1.",
 )
 @click.option(
     "--start",
     "starts",
-    type=click.Choice(["uninformed", "informed"]),
+    type=click.Choice(["uninformed", "informed", "asymmetric"]),
     multiple=True,
     default=("uninformed", "informed"),
     show_default=True,
 )
-@click.option("--thresholds", is_flag=True, help="Locate weak recovery, jumps and perfect recovery as well.")
+@click.option(
+    "--thresholds", is_flag=True, help="Locate weak recovery, specialisation, jumps and perfect recovery as well."
+)
 @click.option("--max-nodes", type=int, help="Of an integration rule, at most.")
 @click.option(
     "--checkpoint",

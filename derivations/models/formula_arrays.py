@@ -138,6 +138,19 @@ def extreme(name: str) -> Callable[..., Any]:
     return function
 
 
+def argmax(algebra: Any, node: ast.Call, x: Any) -> Any:
+    """``argmax(x)``: the number of the largest entry, from 0, by the signs of differences."""
+    entries, one, half = [*_check_array(node, x).flat], algebra.number(1), algebra.number(0.5)
+    terms = [algebra.number(0)]
+    for place, entry_ in enumerate(entries):
+        term = algebra.number(place)
+        for other in entries[:place] + entries[place + 1 :] if place else ():
+            step = algebra.sum(one, algebra.call("sign", algebra.difference(entry_, other)))
+            term = algebra.product(term, algebra.product(half, step))
+        terms.append(term)
+    return algebra.total(terms)
+
+
 def eye(algebra: Any, node: ast.Call, size: int) -> Array:
     """``eye(L)``: the identity matrix."""
     return array([[algebra.number(int(a == b)) for b in range(size)] for a in range(size)])
@@ -151,6 +164,7 @@ ARRAY_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int, tuple[str, ...]]]
     "max": (extreme("max"), 1, 2, ()),
     "min": (extreme("min"), 1, 2, ()),
     "eye": (eye, 1, 1, ()),
+    "argmax": (argmax, 1, 1, ()),
 }
 """Functions by name, with the fewest and the most arguments that they take, and their keywords."""
 

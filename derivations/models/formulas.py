@@ -83,7 +83,12 @@ def names_in(text: str) -> list[str]:
 
 
 def parse_formula(
-    text: str, names: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, fixed: Set[Any] = frozenset()
+    text: str,
+    names: Mapping[str, Any],
+    arrays: Mapping[str, Any] | None = None,
+    fixed: Set[Any] = frozenset(),
+    *,
+    shaped: bool = False,
 ) -> Any:
     """Read a formula of the given names.
 
@@ -97,6 +102,8 @@ def parse_formula(
         definitions and call functions of arrays; it is a loss or a metric.
     fixed : set of Expr, optional
         Symbols in which nobody differentiates; a formula may have more terms of these.
+    shaped : bool
+        Whether its value may be an array.
 
     Raises
     ------
@@ -105,8 +112,8 @@ def parse_formula(
     """
     lines = lines_of(text, defines=arrays is not None)
     for algebra in (Counting(shared=arrays is not None, fixed=fixed), Symbolic()):
-        value = _Reader(algebra, names, arrays).value(lines)
-    return _finished(value)
+        value = _Reader(algebra, names, arrays).value(lines, shaped=shaped)
+    return np.frompyfunc(_finished, 1, 1)(value) if isinstance(value, np.ndarray) else _finished(value)
 
 
 def parse_row_formula(text: str, logits: Sequence[Expr]) -> tuple[Any, ...]:
@@ -230,8 +237,8 @@ class _Reader:
         named = self.algebra.named
         return np.frompyfunc(named, 1, 1)(value) if isinstance(value, np.ndarray) else named(value)
 
-    def value(self, lines: Lines) -> Any:
-        """The value of a whole formula, which is a number."""
+    def value(self, lines: Lines, *, shaped: bool = False) -> Any:
+        """The value of a whole formula, which is a number, or if ``shaped`` perhaps an array."""
         given = {*self.known}
         for name, node in lines.definitions:
             if name in given or name in FUNCTIONS or name in ARRAY_FUNCTIONS:
@@ -241,7 +248,7 @@ class _Reader:
                 )
             self.known[name] = self.read(node)
         value = self.read(lines.value)
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and not shaped:
             raise FormulaError(
                 f"its value {unparsed(lines.value)!r} is an array of shape {value.shape}, but must be one number:"
                 " add it up by sum(...)."

@@ -22,8 +22,9 @@ from attnphase.files.writing import write_file
 from attnphase.problem.problem import Problem
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.message_passing import Labelled, frame, read_labels, refresh_rows
-from attnphase.theories.bayes_optimal.model import _turns, model_of
+from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
+from attnphase.theories.bayes_optimal.symmetries import turns
 
 PAPER = Problem.paper(omega=0.3)
 SIGNS: dict[str, Any] = {"teacher.prior": "rademacher"}
@@ -181,7 +182,7 @@ def test_the_frame_is_a_sign_where_labels_leave_one_only():
     assert frame(model_of(PAPER), theta).item() == -1
     assert frame(model_of(one_token()), theta[:1]).item() == 1
     turned = np.array([[0.6, -0.8], [0.8, 0.6]])
-    channel = Noisy(lambda k: k, 4, 2, 2, 0.1, _turns(2))
+    channel = Noisy(lambda k: k, 4, 2, 2, 0.1, turns(2, 8))
     prior = SimpleNamespace(mixture=None)
     rank_two: Any = SimpleNamespace(channel=channel, prior=prior)  # a model of rank two is dear to compile
     assert frame(rank_two, np.stack([0.3 * turned, 0.1 * turned])) == pytest.approx(turned)
@@ -252,8 +253,7 @@ def test_comparison_with_the_limit(tmp_path):
         (["--start", "semantic"], "start must be"),
         (["--learning-rate", "0.1"], "learning_rate belongs to gd, adam, fista, sgd, not to bayes-gamp"),
         (["--set", "teacher.rank=3"], "teacher.rank must be 1 or 2"),
-        (["--set", "teacher.rank=2"], "teacher.noise = 0"),
-        (["--channel", "sign"], "channel is for one token"),
+        (["--channel", "sign"], 'channel = "sign" is for one token'),
         (["--optimizer", "gd", "--channel", "sign"], "channel belongs to bayes-gamp, not to gd"),
     ],
 )

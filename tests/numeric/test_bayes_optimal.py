@@ -169,7 +169,9 @@ def test_phase_retrieval():
     assert found["algorithmic"].alpha == pytest.approx(1.1285, abs=4 * found["algorithmic"].standard_error + 5e-5)
     assert found["information_theoretic"].alpha == pytest.approx(1.0, abs=1e-4)
     model = model_of(one_token(), "absolute")
-    below, above = (solve_bayes_optimal(model, 1.06, start, max_nodes=2**14) for start in Start)
+    below, above = (
+        solve_bayes_optimal(model, 1.06, start, max_nodes=2**14) for start in (Start.uninformed, Start.informed)
+    )
     assert not below.recovered
     assert above.recovered
 
@@ -449,24 +451,16 @@ def test_the_free_entropy_is_stationary(problem):
 
 
 def test_uncovered_problems_are_refused():
-    with pytest.raises(ProblemError, match=r"teacher\.noise = 0: labels of this teacher leave more than a sign"):
-        model_of(PAPER.with_fields({"teacher.rank": 2}))
     for noise in (0.0, 0.2):
         with pytest.raises(ProblemError, match=r"teacher\.omega = 1: labels do not depend on the teacher's weights"):
             model_of(PAPER.with_fields({"teacher.omega": 1.0, "teacher.noise": noise}))
     with pytest.raises(ProblemError, match=r"teacher\.rank must be 1 or 2"):
         model_of(PAPER.with_fields({"teacher.rank": 3}))
-    with pytest.raises(ProblemError, match="channel is for one token"):
+    with pytest.raises(ProblemError, match='channel = "sign" is for one token'):
         model_of(PAPER, "sign")
-    # no channel was given that could be left out
-    pair = Problem.from_dict(
-        {"tokens": {"length": 2}, "loss": {"kind": "expression", "expression": "(h0_0 - k0_0)**2"}}
-    )
-    with pytest.raises(ProblemError, match=r"tokens\.length must be 1 for this theory"):
-        model_of(pair)
     for text, words in (
         ("k +", "channel must be"),
-        ("k**2", "16 values"),
+        ("k**3 - k", "teacher.noise = 0"),
         ("y*k", "from 0 to 1"),
         ("3", "does not depend on k"),
         ("0*k + y", "does not depend on k"),

@@ -138,7 +138,7 @@ class Channel(Protocol):
 
     @property
     def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """Orthogonal matrices of the columns that leave labels unchanged; more than two stand for all of them."""
+        """Orthogonal matrices of the columns that leave labels unchanged; all do if one is no signed permutation."""
         ...
 
     def posterior(self, fields: Fields) -> Posterior:

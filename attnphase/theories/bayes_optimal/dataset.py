@@ -21,6 +21,10 @@ __all__ = ["THRESHOLDS", "from_bayes_optimal_points", "from_posterior_runs"]
 
 THRESHOLDS = {
     "weak_recovery": ("sample complexity above which nothing known is unstable", r"\alpha_{\mathrm{WR}}"),
+    "specialisation": (
+        "sample complexity above which the uninformed fixed point is unstable in directions that its symmetry forbids",
+        r"\alpha_{\mathrm{S}}",
+    ),
     "algorithmic": ("sample complexity at which the uninformed fixed point jumps", r"\alpha_{\mathrm{alg}}"),
     "information_theoretic": (
         "sample complexity at which the free entropies of the fixed points cross", r"\alpha_{\mathrm{IT}}"

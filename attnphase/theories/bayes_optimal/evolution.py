@@ -16,6 +16,7 @@ from attnphase.theories.bayes_optimal.channel import Channel, Fields, blocks
 from attnphase.theories.bayes_optimal.equations import BayesOptimalEquations
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, Sums
 from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
+from attnphase.theories.bayes_optimal.symmetries import all_rotations
 
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
 
@@ -145,8 +146,7 @@ class Evolution:
     @cached_property
     def round(self) -> bool:
         """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
-        turned = len(self.channel.images) > 2 and self.channel.sums is not None
-        turned = turned and self.prior.mixture is None
+        turned = all_rotations(self.channel.images) and self.channel.sums is not None and self.prior.mixture is None
         return turned and not self.prior.mean.any() and not any(means.any() for *_, means in self.cases)
 
     @cached_property
@@ -244,12 +244,12 @@ class Evolution:
         Equations (S3)-(S4) of the Bayes-optimal page.
 
         By the residuals as far as labels tell little of what is unknown, and by the posterior's covariance as far as
-        they tell all of it: two sums with one mean, each where it is small and so is its error.
+        they tell all of it: two sums with one mean, each where it is small and so is its error, column by column.
         """
         inverse = np.linalg.inv(V)
-        left, told = (float(np.trace(inverse @ x.mean(axis=0), axis1=1, axis2=2).sum()) for x in
-                      (moments.spread, moments.gain))  # fmt: skip
+        left, told = (np.einsum("pij,pji->i", inverse, x.mean(axis=0)) for x in (moments.spread, moments.gain))
         share = left / (left + told)
+        share = (share[:, None] + share) / 2
         by_spread = np.stack([self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread])
         by_residual = np.stack(
             [self.maps.conjugates_from_residuals(alpha, inverse @ x @ inverse) for x in moments.gain]

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
-from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, blocks, draw_sets, outer
+from attnphase.theories.bayes_optimal.channel import Fields, blocks, draw_sets
+from attnphase.theories.bayes_optimal.drawn import Drawn, Draws, log_normal, log_sum, paired_normals, two_moments
 from attnphase.theories.bayes_optimal.lattices import LATTICE_FEW_NODES, LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
 from attnphase.theories.bayes_optimal.response import Response, of_noisy_labels
 
@@ -53,17 +53,8 @@ class _Nodes:
     root: Array
 
 
-@dataclass(frozen=True, eq=False)
-class _Draws:
-    """Draws from the posterior of every node: fields (B, n, F), weights (B, n) that sum to one, and log Z (B,)."""
-
-    fields: Array
-    weights: Array
-    log_evidence: Array
-
-
 @dataclass(frozen=True)
-class Noisy:
+class Noisy(Drawn):
     """Labels ``T(k) + sqrt(Delta) z``.
 
     Attributes
@@ -134,63 +125,11 @@ class Noisy:
         """See `Channel`."""
         return self.size
 
-    def given(self, fields: Fields) -> Posterior:
-        """See `Channel`."""
-        return self.posterior(fields)
-
     @property
     def _signs(self) -> tuple[int, ...]:
         """One of an image and the opposite one is negative."""
         firsts = (next(x for x in image[0] if abs(x) > 1e-9) for image in self.images)
         return tuple(1 if first > 0 else -1 for first in firsts)
-
-    def posterior(self, fields: Fields) -> Posterior:
-        """See `Channel`."""
-        shape = fields.omega.shape
-        spread, gain, alignment = (np.empty((*shape, shape[-1])) for _ in range(3))
-        evidence, means = np.empty(shape[:2]), np.empty(shape)
-        flat = [a.reshape(-1, *a.shape[2:]) for a in (spread, gain, alignment, evidence, means)]
-        omega, k = (a.reshape(-1, *shape[2:]) for a in (fields.omega, fields.k))
-        for part, drawn in self._in_parts(fields):
-            center = (drawn.weights[:, None] @ drawn.fields).reshape(-1, *shape[2:])
-            about = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:]) - center[:, None]
-            mean, square, spread_, log = self._without_bias(drawn.weights, about, center - omega[part])
-            flat[0][part], flat[1][part] = spread_, square
-            flat[2][part] = outer(mean, k[part] - omega[part])
-            flat[3][part], flat[4][part] = drawn.log_evidence + log, mean
-        return Posterior(spread, gain, alignment, evidence, means)
-
-    def _without_bias(self, weights: Array, about: Array, known: Array) -> tuple[Array, Array, Array, Array]:
-        """Mean of ``k - omega``, its square, the posterior's covariance, and what is to be added to ``log Z``.
-
-        Ratios of means over n draws are wrong by a multiple of 1/n: twice the value of all draws less the mean value of
-        the two halves, whose errors are independent, is not.
-
-        Parameters
-        ----------
-        weights : (B, n) array
-            They sum to one.
-        about : (B, n, L, t) array
-            Draws less their mean.
-        known : (B, L, t) array
-            This mean less omega.
-        """
-        shape = about.shape
-        squares = (about[..., :, None] * about[..., None, :]).reshape(*shape[:2], -1)
-        flat = about.reshape(*shape[:2], -1)
-        second = np.arange(shape[1]) // (self.draws // 2) % 2 == 1  # half of what every component draws
-        values = []
-        for half in (second, ~second):
-            share = weights[:, half]
-            total = np.maximum(share.sum(axis=1), 1e-300)
-            share = (share / total[:, None])[:, None]
-            mean = (share @ flat[:, half]).reshape(known.shape)
-            spread = (share @ squares[:, half]).reshape(*known.shape, shape[-1]) - outer(mean, mean)
-            values.append((known + mean, outer(known + mean, known + mean), spread, np.log(2 * total)))
-        whole = (weights[:, None] @ squares).reshape(*known.shape, shape[-1])
-        all_draws = (known, outer(known, known), whole, np.zeros(len(known)))
-        mean, square, spread, log = (2 * x - (y + z) / 2 for x, y, z in zip(all_draws, *values, strict=True))
-        return mean, square, spread, log
 
     def response(self, root: Array, seed: int) -> Response:
         """See `Channel`."""
@@ -210,11 +149,11 @@ class Noisy:
         operator, first = np.empty((len(flat), size**4)), np.empty(len(flat))
         draws = max(_RESPONSE_DRAWS // len(self.images), self.draws)
         finer = replace(self, draws=draws)
-        for part, drawn in finer._in_parts(fields):
+        for part, drawn in finer.in_parts(fields):
             white = drawn.fields @ inverse.T
-            half = np.arange(white.shape[1]) // (draws // 2) % 2 == 1
+            half = finer.halves(white.shape[1])
             parts = (slice(None), half, ~half)
-            whole, *halves = (_two_moments(white[:, some], drawn.weights[:, some]) for some in parts)
+            whole, *halves = (two_moments(white[:, some], drawn.weights[:, some]) for some in parts)
             # ratios of means over n draws are wrong by a multiple of 1/n, this is not
             mean, second = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *halves, strict=True))
             true = flat[part]
@@ -228,7 +167,7 @@ class Noisy:
             first.reshape(shape).mean(axis=1),
         )
 
-    def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, _Draws]]:
+    def in_parts(self, fields: Fields) -> Iterator[tuple[slice, Draws]]:
         """Slices of the nodes in a row, and the draws for them."""
         size = self.length * self.rank
         omega, k = (a.reshape(-1, size) for a in (fields.omega, fields.k))
@@ -246,9 +185,9 @@ class Noisy:
         flat = np.ascontiguousarray(k.reshape(-1, self.length, self.rank))
         return self.target(flat).reshape(*k.shape[:-1], self.size)
 
-    def _drawn(self, nodes: _Nodes, sets: NDArray[np.int64]) -> _Draws:
+    def _drawn(self, nodes: _Nodes, sets: NDArray[np.int64]) -> Draws:
         size = nodes.k.shape[1]
-        normals = _normals(size, self.draws, self._signs, self.seed)[sets]
+        normals = paired_normals(size, self.draws, self._signs, self.seed)[sets]
         images = [blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
         centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
         for image in images:
@@ -263,15 +202,15 @@ class Noisy:
             ],
             axis=1,
         )
-        densities = [_log_normal(draws, center, root) for center, root in zip(centers, roots, strict=True)]
+        densities = [log_normal(draws, center, root) for center, root in zip(centers, roots, strict=True)]
         misfit = ((self._labels(draws) - nodes.labels[:, None]) ** 2).sum(axis=-1)
-        logs = densities[0] - misfit / (2 * self.noise) - _log_sum(densities)
+        logs = densities[0] - misfit / (2 * self.noise) - log_sum(densities)
         highest = logs.max(axis=1, keepdims=True)
         weights = np.exp(logs - highest)
         total = weights.sum(axis=1, keepdims=True)
         # the noise's own misfit is known in the mean: taken out node by node, the mean has a smaller error
         constant = -self.size / 2 * (1 + np.log(2 * np.pi * self.noise)) + nodes.misfit
-        return _Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
+        return Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
 
     def _peak(self, start: Array, nodes: _Nodes) -> tuple[Array, Array]:
         """A peak of the posterior near a start, by Gauss and Newton, and the root of its covariance there.
@@ -302,37 +241,3 @@ class Noisy:
         residual = (nodes.labels - self._labels(k))[..., None]
         force = (slope @ residual)[..., 0] / self.noise - (k - nodes.omega) @ nodes.precision
         return np.asarray(np.linalg.solve(curvature, force[..., None])[..., 0], float), curvature
-
-
-def _two_moments(fields: Array, weights: Array) -> tuple[Array, Array]:
-    """Mean (B, F) and second moments (B, F, F) of draws (B, n, F)."""
-    weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
-    weighted = weights[..., None] * fields
-    return weighted.sum(axis=1), weighted.mT @ fields
-
-
-def _log_normal(draws: Array, center: Array, root: Array) -> Array:
-    """Logarithm of normal densities (B, n), without the constant of their dimension."""
-    white = (draws - center[:, None]) @ np.linalg.inv(root).mT
-    return -np.einsum("bni,bni->bn", white, white) / 2 - np.linalg.slogdet(root)[1][:, None]
-
-
-def _log_sum(logs: list[Array]) -> Array:
-    """Logarithm of the sum of exponentials."""
-    highest = np.maximum.reduce(logs)
-    return highest + np.log(sum(np.exp(one - highest) for one in logs))
-
-
-@lru_cache(maxsize=8)
-def _normals(dimensions: int, draws: int, signs: tuple[int, ...], seed: int) -> Array:
-    """Sets of normals for the draws of all components, (sets, n, F).
-
-    Where labels are even, so are all draws together at ``omega = 0``: the posterior's mean is zero there by symmetry,
-    and theirs exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half
-    of what a component draws is a stretch of a Sobol sequence, and spread out by itself.
-    """
-    base = sobol(dimensions, 0, False, draws, SETS, seed + 7919).nodes
-    quarter = draws // 4
-    pairs = [base[:, i * quarter : (i + 1) * quarter] for i in (0, 1)]
-    prior = [half for pair in pairs for half in (pair, -pair)]
-    return np.concatenate([*prior, *(sign * base for sign in signs)], axis=1)

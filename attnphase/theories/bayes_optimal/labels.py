@@ -1,18 +1,18 @@
-"""Finitely many labels of one token: the posterior of its field by draws from the prior, summed over all labels."""
+"""Finitely many labels: the posterior of a sample's fields by draws from the prior, summed over all labels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations, product
 
 import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
-from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, draw_sets, outer
-from attnphase.theories.bayes_optimal.response import Response, of_labels
+from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, blocks, draw_sets, outer
+from attnphase.theories.bayes_optimal.response import Response, of_labels, of_labels_drawn
+from attnphase.theories.bayes_optimal.symmetries import signed_permutations
 
 __all__ = ["Labels"]
 
@@ -27,17 +27,20 @@ class Labels:
     Attributes
     ----------
     probabilities : callable
-        Of fields (..., t), the probabilities (..., Y).
+        Of fields (..., L t), the probabilities (..., Y).
     rank : int
     draws : int
         For every node; a power of two.
     seed : int
+    length : int
+        Number L of tokens.
     """
 
     probabilities: Callable[[Array], Array]
     rank: int
     draws: int = 256
     seed: int = 0
+    length: int = 1
     noise_dimensions, label_dimensions = 0, 1
     sums = noise_entropy = None
     exact = False
@@ -45,9 +48,9 @@ class Labels:
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""
-        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
-        count, shape = len(omega), fields.omega.shape[:2]
-        spread, gain = np.zeros((count, self.rank, self.rank)), np.zeros((count, self.rank, self.rank))
+        shape, size = fields.omega.shape[:2], self.length * self.rank
+        count = shape[0] * shape[1]
+        spread, gain = np.zeros((count, size, size)), np.zeros((count, size, size))
         evidence = np.zeros(count)
         for part, about, likelihood in self._in_parts(fields):
             half = about.shape[1] // 2  # drawn by itself
@@ -56,34 +59,45 @@ class Labels:
             # ratios of means are wrong by a multiple of one over the number of draws, this is not
             values = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *parts, strict=True))
             gain[part], spread[part], evidence[part] = values
-        gain, spread = (a.reshape(*shape, 1, self.rank, self.rank) for a in (gain, spread))
+        gain, spread = (self._of_tokens(a.reshape(*shape, size, size)) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
 
     @property
     def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """See `Channel`: what leaves such labels unchanged is not looked for."""
-        return (tuple(map(tuple, np.eye(self.rank).tolist())),)
+        """See `Channel`."""
+        return self._images
+
+    @cached_property
+    def _images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        return signed_permutations(self.probabilities, self.length, self.rank)
 
     def given(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal says which label is drawn."""
         from scipy.special import ndtr
 
-        shape, rank = fields.omega.shape[:2], self.rank
-        shares = np.cumsum(self.probabilities(fields.k[:, :, 0].reshape(-1, rank)), axis=-1)
+        shape, size = fields.omega.shape[:2], self.length * self.rank
+        shares = np.cumsum(self.probabilities(fields.k.reshape(-1, size)), axis=-1)
         # the last share is one up to rounding
         label = (ndtr(fields.noise[..., 0].reshape(-1, 1)) > shares[:, :-1]).sum(axis=-1)
         count = len(label)
-        mean, second, chances = np.zeros((count, rank)), np.zeros((count, rank, rank)), np.zeros(count)
+        mean, second, chances = np.zeros((count, size)), np.zeros((count, size, size)), np.zeros(count)
         for part, about, likelihood in self._in_parts(fields):
             own = np.take_along_axis(likelihood, label[part, None, None], axis=-1)
             chances[part], mean[part], second[part] = (x[:, 0] for x in _given(about, own))
-        mean, second = mean.reshape(*shape, 1, rank), second.reshape(*shape, 1, rank, rank)
+        mean = mean.reshape(*shape, self.length, self.rank)
+        second = self._of_tokens(second.reshape(*shape, size, size))
         square, log = outer(mean, mean), np.log(np.maximum(chances, _LEAST)).reshape(shape)
         return Posterior(second - square, square, outer(mean, fields.deviation), log, mean)
 
     def response(self, root: Array, seed: int) -> Response:
         """See `Channel`."""
-        return of_labels(self.probabilities, root, seed)
+        exact = self.length * self.rank <= 2
+        return (of_labels if exact else of_labels_drawn)(self.probabilities, root, seed)
+
+    def _of_tokens(self, values: Array) -> Array:
+        """The tokens' blocks (..., L, t, t) of matrices (..., F, F)."""
+        shape = (*values.shape[:-2], self.length, self.rank, self.length, self.rank)
+        return np.einsum("...lilj->...lij", values.reshape(shape))
 
     @cached_property
     def _normals(self) -> Array:
@@ -92,33 +106,21 @@ class Labels:
         Where columns are told apart by little, so are means over such draws: without, their noise would be larger. The
         halves are drawn by themselves: those of one sequence make up for each other's errors, which are to be told.
         """
-        group = _symmetries(self.probabilities, self.rank)
+        group = [np.kron(np.eye(self.length), np.array(image)) for image in self.images]
         count = 2 ** max(int(np.log2(self.draws // 2 / len(group))), 4)
-        halves = [sobol(self.rank, 0, False, count, SETS, self.seed + 7919 + i).nodes for i in (0, 1)]
+        halves = [sobol(self.length * self.rank, 0, False, count, SETS, self.seed + 7919 + i).nodes for i in (0, 1)]
         return np.concatenate([half @ element.T for half in halves for element in group], axis=1)
 
     def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:
         """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
-        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
-        values, vectors = np.linalg.eigh(fields.V[0])  # a root that commutes with what leaves V unchanged
-        centered = self._normals @ (vectors * np.sqrt(values)) @ vectors.T
+        omega = fields.omega.reshape(-1, self.length * self.rank)
+        values, vectors = np.linalg.eigh(fields.V)  # a root that commutes with what leaves V unchanged
+        centered = self._normals @ blocks((vectors * np.sqrt(values)[:, None]) @ vectors.mT)
         sets = draw_sets(*fields.omega.shape[:2])
         for first in range(0, len(omega), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             about = centered[sets[part]]
             yield part, about, self.probabilities(omega[part, None] + about)
-
-
-def _symmetries(probabilities: Callable[[Array], Array], rank: int) -> list[Array]:
-    """Signed permutations of the columns that leave all labels as likely as they are, on random fields."""
-    fields = np.random.default_rng(7).standard_normal((256, rank))
-    known, found = probabilities(fields), []
-    for order in permutations(range(rank)):
-        for signs in product((1.0, -1.0), repeat=rank):
-            element = np.diag(signs)[list(order)]
-            if np.allclose(probabilities(fields @ element.T), known, atol=1e-12):
-                found.append(element)
-    return found
 
 
 def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:

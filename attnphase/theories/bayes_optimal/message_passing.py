@@ -19,6 +19,7 @@ from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.evolution import positive
 from attnphase.theories.bayes_optimal.model import PosteriorModel
 from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
+from attnphase.theories.bayes_optimal.symmetries import all_rotations
 
 __all__ = ["Labelled", "check_passing", "frame", "read_labels", "refresh_rows"]
 
@@ -145,12 +146,12 @@ def frame(model: PosteriorModel, theta: Array) -> Array:
     images = [np.array(image) for image in model.channel.images]
     total = theta.sum(axis=0)
     if (mixture := model.prior.mixture) is not None:
-        if len(images) > 2:
+        if all_rotations(model.channel.images):
             one = np.eye(len(total))
             orders, signs = itertools.permutations(one), list(itertools.product((1.0, -1.0), repeat=len(one)))
             images = [np.array(order) * np.array(sign) for order in orders for sign in signs]
         images = [image for image in images if mixture.entry.is_even or image.min() >= 0]
-    elif len(images) > 2:  # all rotations
+    elif all_rotations(model.channel.images):
         left, _, right = np.linalg.svd(total)
         return np.asarray(left @ right, float)
     return max(images, key=lambda image: float(np.trace(image.T @ total)))

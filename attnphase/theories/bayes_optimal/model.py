@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -19,18 +17,24 @@ from attnphase.theories.bayes_optimal.channel import Channel, Preimages, Signs
 from attnphase.theories.bayes_optimal.equations import bayes_optimal_equations
 from attnphase.theories.bayes_optimal.evolution import Evolution, WeightPrior
 from attnphase.theories.bayes_optimal.importance import Noisy
-from attnphase.theories.bayes_optimal.labels import Labels
-from attnphase.theories.bayes_optimal.lattices import LATTICE_REPLICATES, LabelPlane, label_plane
+from attnphase.theories.bayes_optimal.label_channels import (
+    TURNS,
+    of_formula,
+    of_loss,
+    plane_of,
+    score_labels,
+    without_noise,
+)
+from attnphase.theories.bayes_optimal.lattices import LATTICE_REPLICATES
 from attnphase.theories.bayes_optimal.preimages import leave_a_sign
-from attnphase.theories.bayes_optimal.readout import LabelError, Readout, ScoreError, SignError, SquareError
-from attnphase.theories.bayes_optimal.request import channel_of, undetermined
+from attnphase.theories.bayes_optimal.readout import Readout, ScoreError, SignError, SquareError
+from attnphase.theories.bayes_optimal.request import channel_of
 from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
+from attnphase.theories.bayes_optimal.symmetries import turns
 
 __all__ = ["PosteriorModel", "model_of"]
 
-_MOST_LABELS = 16
 _DRAWS, _FEWER_DRAWS = 32, 16  # for each component of the mixture
-_TURNS = 8  # rotations of two columns around which the posterior is looked for, and as many with a reflection
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +93,7 @@ def model_of(problem: Problem, channel: str | None = None) -> PosteriorModel:
     ----------
     problem : Problem
     channel : str, optional
-        For one token, see `attnphase.theories.bayes_optimal.request`; by default what the problem's loss is of.
+        See `attnphase.theories.bayes_optimal.request`; by default what the problem's loss is of.
 
     Raises
     ------
@@ -99,7 +103,10 @@ def model_of(problem: Problem, channel: str | None = None) -> PosteriorModel:
     wanted = channel_of(problem, channel)
     law = SampleLaw.of(problem, measure_of(problem))
     law.check_gaussian("the Bayes-optimal error needs the density of k: use solve, one-rsb or flow, which only draw k.")
-    found, readout = _of_scores(problem, law) if wanted is None else _of_one(problem, wanted)
+    if wanted is None:
+        found, readout = _of_scores(problem, law) if problem.loss.has_attention else of_loss(problem)
+    else:
+        found, readout = _of_one(problem, wanted)
     return PosteriorModel(problem, found, readout, _prior(problem), law)
 
 
@@ -144,33 +151,13 @@ def _of_scores(problem: Problem, law: SampleLaw) -> tuple[Channel, Readout]:
 
     readout = ScoreError(target, system.spectrum.site_variances)
     if noise > 0:
-        images, draws = _turns(rank), _DRAWS if rank == 1 else _FEWER_DRAWS
-        plane = _plane(problem, target, length, rank)
+        images, draws = turns(rank, TURNS), _DRAWS if rank == 1 else _FEWER_DRAWS
+        plane = plane_of(problem, target, length, rank)
         return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed, plane), readout
     scale = np.sqrt(law.clean_rho[law.configurations[0], 0, 0])
-    if not leave_a_sign(target, length, scale):
-        raise undetermined()
-    return Preimages(even=True), readout
-
-
-def _plane(problem: Problem, target: Callable[[Array], Array], length: int, rank: int) -> LabelPlane | None:
-    """For sums over lattices: where the fields' covariances are multiples of one, so that V has the axes of q."""
-    rho = measure_of(problem).rho
-    if not np.allclose(rho, rho[:, :1, :1] * np.eye(rank)):
-        return None
-    scale = np.sqrt(np.repeat(rho[:, 0, 0].max(), length * rank))
-    return label_plane(
-        lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, problem.teacher.noise
-    )
-
-
-def _turns(rank: int) -> Any:
-    """Orthogonal matrices that leave ``k k^T`` unchanged: all signs, or rotations and reflections."""
-    if rank == 1:
-        return ((1.0,),), ((-1.0,),)
-    angles = 2 * np.pi * np.arange(_TURNS) / _TURNS
-    pairs = [((c, -s), (s, c)) for c, s in zip(np.cos(angles).tolist(), np.sin(angles).tolist(), strict=True)]
-    return (*pairs, *(((a, -b), (c, -d)) for (a, b), (c, d) in pairs))
+    if rank == 1 and leave_a_sign(target, length, scale):
+        return Preimages(even=True), readout
+    return without_noise(problem, score_labels(problem)), readout
 
 
 def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
@@ -183,9 +170,9 @@ def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
         target = _absolute if even else _itself
         if noise == 0:
             return Preimages(even), SquareError(target)
-        images, plane = (_turns(1), None) if even else (_turns(1)[:1], _plane(problem, target, 1, 1))
+        images, plane = (turns(1, TURNS), None) if even else (turns(1, TURNS)[:1], plane_of(problem, target, 1, 1))
         return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, plane), SquareError(target)
-    return _of_formula(problem, channel)
+    return of_formula(problem, channel)
 
 
 def _absolute(k: Array) -> Array:
@@ -194,78 +181,3 @@ def _absolute(k: Array) -> Array:
 
 def _itself(k: Array) -> Array:
     return k[:, 0]
-
-
-def _of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
-    """The label as a formula of k, or the likelihood of the label y = 1 or -1."""
-    rank, noise, seed = problem.teacher_columns, problem.teacher.noise, problem.integration.seed
-    function, has_label, smooth = _formula(text, rank)
-    fields = 2 * np.random.default_rng(5).standard_normal((4096, rank))
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        values = np.stack([function(fields, label) for label in (1.0, -1.0)])
-    if not np.isfinite(values).all():
-        raise ProblemError("channel", "channel: the formula is no finite number for some k, which can be any number:"
-                           " write one that always is, such as sqrt(1 + k**2).")  # fmt: skip
-    if np.ptp(values, axis=1).max() == 0:
-        raise ProblemError("channel", "channel: the formula does not depend on k, so that its label tells nothing.")
-    if has_label:
-        probabilities = _two_labels(function)
-        shares = probabilities(fields)
-        if shares.min() < 0 or not np.allclose(shares.sum(axis=-1), 1, atol=1e-9) or noise > 0:
-            what = "needs teacher.noise = 0" if noise > 0 else "must be from 0 to 1, and add up to 1 for y = 1 and -1"
-            raise ProblemError("channel", f"channel: a likelihood, a formula in y, {what}.")
-        return Labels(probabilities, rank, seed=seed), LabelError(probabilities)
-
-    def target(k: Array) -> Array:
-        return function(k[:, 0])[:, None]
-
-    if noise > 0:
-        even = np.allclose(function(fields), function(-fields))
-        one = np.eye(rank)
-        images = tuple(tuple(map(tuple, s * one)) for s in ((1.0, -1.0) if even else (1.0,)))
-        plane = _plane(problem, target, 1, rank) if smooth else None
-        return Noisy(target, 1, 1, rank, noise, images, 4 * _DRAWS, seed, plane), SquareError(target)
-    values = np.unique(function(fields).round(9))
-    if len(values) > _MOST_LABELS:
-        raise ProblemError("channel", "channel: the posterior of a label that takes more than"
-                           f" {_MOST_LABELS} values needs teacher.noise > 0.")  # fmt: skip
-
-    def certain(k: Array) -> Array:
-        return np.asarray(np.abs(function(k)[..., None] - values) < 1e-8, float)
-
-    return Labels(certain, rank, seed=seed), LabelError(certain)
-
-
-def _two_labels(function: Callable[..., Array]) -> Callable[[Array], Array]:
-    def probabilities(k: Array) -> Array:
-        return np.stack([function(k, label) for label in (1.0, -1.0)], axis=-1)
-
-    return probabilities
-
-
-def _formula(text: str, rank: int) -> tuple[Callable[..., Array], bool, bool]:
-    """A formula of ``k0_0, k0_1`` (or ``k``) and perhaps ``y`` as a function of fields (..., t).
-
-    With whether ``y`` is in it, and whether it has no kinks and jumps.
-    """
-    from sympy import Symbol, lambdify
-
-    from derivations.models.formulas import FormulaError, parse_formula
-    from derivations.models.functions import KINKED, NUMPY_FUNCTIONS
-
-    fields = [Symbol(f"k0_{c}", real=True) for c in range(rank)]
-    label = Symbol("y", real=True)
-    names: dict[str, Any] = {str(symbol): symbol for symbol in fields} | {"y": label}
-    if rank == 1:
-        names["k"] = fields[0]
-    try:
-        expression = parse_formula(text, names)
-    except FormulaError as error:
-        raise ProblemError("channel", f"channel must be sign, absolute, linear or a formula of"
-                           f" {', '.join(names)}: {error}") from None  # fmt: skip
-    compiled = lambdify((*fields, label), expression, [NUMPY_FUNCTIONS, "numpy"])
-
-    def function(k: Array, y: float = 0.0) -> Array:
-        return np.broadcast_to(compiled(*np.moveaxis(k, -1, 0), y), k.shape[:-1]) * 1.0
-
-    return function, label in expression.free_symbols, not expression.has(*KINKED)

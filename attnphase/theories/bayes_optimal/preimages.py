@@ -1,16 +1,23 @@
-"""Whether labels without noise leave a sign of the fields undetermined, and nothing else."""
+"""What labels without noise leave undetermined of the fields: a sign, or all but some fields that the others give."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import combinations
+
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.theories.bayes_optimal.importance import Target
 
-__all__ = ["leave_a_sign"]
+__all__ = ["leave_a_sign", "log_volume", "solve_fields", "solved_fields"]
 
 _SAMPLES, _STARTS, _STEPS = 6, 48, 60
+_REACHED = 2048  # fields of which all others with their labels are to be reached
 _DIFFERENCE = 1e-6
+_INDEPENDENT = 1e-7  # singular value of the labels' derivatives, over the largest
+_NEWTON_STEPS, _CONVERGED, _FARTHEST = 24, 1e-8, 1e8  # a step after that, which squares it, is rounding
 _SOLVED, _APART = 1e-9, 1e-3  # of labels that are equal, and of fields that are not
 
 
@@ -40,6 +47,183 @@ def leave_a_sign(target: Target, length: int, scale: Array) -> bool:
         if (distance > _APART * scale.max()).any():
             return False
     return True
+
+
+def solved_fields(
+    both: Callable[[Array], tuple[Array, Array]], length: int, rank: int, scale: float
+) -> tuple[tuple[tuple[int, ...], ...], bool] | None:
+    """Sets of fields that the label and the other fields give, exactly or up to one sign; None if there are none.
+
+    A search, and no proof, as above.  As many fields are given as the label has independent entries.
+
+    Parameters
+    ----------
+    both : callable
+        Of fields (..., F), the entries of the label (..., M) and their derivatives (..., M, F).
+    length, rank : int
+    scale : float
+        Standard deviation of the fields.
+
+    Returns
+    -------
+    solved : tuple of tuples of int
+        Their places among the F fields: all columns that can be given, or else one set of other fields.
+    even : bool
+        Whether the other sign of all fields of a set has the same label.
+    """
+    k = scale * np.random.default_rng(3).standard_normal((2 * _SAMPLES, length * rank))
+    sizes = np.linalg.svd(both(k)[1], compute_uv=False)
+    known = (sizes > _INDEPENDENT * sizes[:, :1]).sum(axis=1)
+    if np.ptp(known) or not known[0]:
+        return None
+    size, count = length * rank, int(known[0])
+    places = np.arange(size).reshape(length, rank)
+    columns = combinations(reversed(range(rank)), count // length) if count % length == 0 else ()
+    whole = [tuple(sorted(places[:, list(some)].ravel().tolist())) for some in columns]
+    others = [one for one in combinations(range(size), count) if one not in whole]
+    for candidates in (whole, *([one] for one in others)):
+        for even in (True, False):
+            found = [one for one in candidates if _are_given(both, k, list(one), even, scale)]
+            found = [one for one in found if _are_reached(both, one, found, even, scale * np.ones(size))]
+            if found:
+                return tuple(found), even
+    return None
+
+
+def _are_given(
+    both: Callable[[Array], tuple[Array, Array]], k: Array, solved: list[int], even: bool, scale: float
+) -> bool:
+    """Whether all fields found that have the labels of ``k``, and the same or other fields besides, are one pair."""
+    mirrored = k.copy()
+    mirrored[:, solved] *= -1
+    if even != np.allclose(both(mirrored)[0], both(k)[0], rtol=1e-9, atol=1e-9):
+        return False
+    random = np.random.default_rng(4)
+    for number, one in enumerate(k):
+        label, here = both(one)[0], one.copy()
+        if number % 2:  # other fields besides, for which there may be none
+            rest = [i for i in range(len(one)) if i not in solved]
+            here[rest] = scale * random.standard_normal(len(rest))
+
+        def target(w: Array, here: Array = here) -> Array:
+            fields = np.broadcast_to(here, (len(w), len(here))).copy()
+            fields[:, solved] = w[..., 0]
+            return both(fields)[0]
+
+        starts = 1.5 * scale * random.standard_normal((_STARTS, len(solved)))
+        found = _solutions(target, label, starts)
+        begun = here.copy()
+        begun[solved] = one[solved]
+        reached, good = solve_fields(both, begun[None], label[None], solved)
+        if number % 2 == 0 and not good[0]:
+            return False
+        if len(found) and not good[0]:
+            return False
+        apart = np.abs(found - reached[:, solved]).max(axis=1)
+        if even:
+            apart = np.minimum(apart, np.abs(found + reached[:, solved]).max(axis=1))
+        if good[0] and (apart > _APART * max(scale, float(np.abs(found).max(initial=0)))).any():
+            return False
+    return True
+
+
+def _are_reached(
+    both: Callable[[Array], tuple[Array, Array]],
+    solved: tuple[int, ...],
+    charts: list[tuple[int, ...]],
+    even: bool,
+    scale: Array,
+) -> bool:
+    """Whether Newton's method leads from random fields to all others with their labels that any chart finds."""
+    random = np.random.default_rng(5)
+    size = len(scale)
+    k, others = scale * random.standard_normal((2, _REACHED, size))
+    for chart in charts:
+        free = [i for i in range(size) if i not in chart]
+        begun = k.copy()
+        begun[:, free] = others[:, free]
+        there, good = solve_fields(both, begun, both(k)[0], list(chart))
+        start, aim = k[good], there[good]
+        begun = aim.copy()
+        begun[:, solved] = start[:, solved]
+        reached, found = solve_fields(both, begun, both(start)[0], list(solved))
+        apart = np.abs(reached - aim)
+        if even:
+            mirrored = reached.copy()
+            mirrored[:, solved] *= -1
+            apart = np.minimum(apart.max(axis=1), np.abs(mirrored - aim).max(axis=1))[:, None]
+        if not found.all() or (apart > _APART * (scale + np.abs(aim))).any():
+            return False
+    return True
+
+
+def solve_fields(
+    both: Callable[[Array], tuple[Array, Array]], fields: Array, label: Array, solved: list[int]
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Newton's method for the solved fields.
+
+    Parameters
+    ----------
+    both : callable
+        Of fields (..., F), the entries of the label (..., M) and their derivatives (..., M, F).
+    fields : (N, F) array
+        The others, and where to begin.
+    label : (N, M) array
+    solved : list of int
+
+    Returns
+    -------
+    fields : (N, F) array
+    found : (N,) array of bool
+        Whether the method converged.
+    """
+    fields = fields.copy()
+    found = np.zeros(len(fields), np.bool_)
+    active = np.arange(len(fields))
+    with np.errstate(all="ignore"):
+        for _ in range(_NEWTON_STEPS):
+            here = fields[active]
+            values, slope = both(here)
+            step = _newton_step(slope[..., solved], label[active] - values)
+            here[:, solved] += step
+            size, reach = np.abs(step).max(axis=1), np.abs(here[:, solved]).max(axis=1)
+            good = np.isfinite(size) & (reach < _FARTHEST)
+            done = good & (size <= _CONVERGED * reach)
+            fields[active] = here
+            found[active[done]] = True
+            active = active[good & ~done]
+            if not len(active):
+                break
+    return fields, found
+
+
+def _newton_step(slope: Array, residual: Array) -> Array:
+    """The step for slopes (N, M, n)."""
+    entries, count = slope.shape[1:]
+    if entries > count:  # entries that follow from others
+        residual, slope = (slope.mT @ residual[..., None])[..., 0], slope.mT @ slope
+    if count == 1:
+        return residual / slope[..., 0]
+    if count == 2:
+        (a, b), (c, d) = np.moveaxis(slope, 0, -1)
+        x, y = residual.T
+        return np.stack([d * x - b * y, a * y - c * x], axis=1) / (a * d - b * c)[:, None]
+    singular = ~np.isfinite(np.linalg.slogdet(slope)[1])
+    slope = np.where(singular[:, None, None], np.eye(count), slope)
+    return np.asarray(np.linalg.solve(slope, residual[..., None])[..., 0], float)
+
+
+def log_volume(slope: Array) -> Array:
+    """Logarithm of the volume in labels to a volume of fields, of slopes (..., M, n)."""
+    entries, count = slope.shape[-2:]
+    with np.errstate(divide="ignore"):
+        if entries > count:
+            return np.linalg.slogdet(slope.mT @ slope)[1] / 2
+        if count == 1:
+            return np.log(np.abs(slope[..., 0, 0]))
+        if count == 2:
+            return np.log(np.abs(slope[..., 0, 0] * slope[..., 1, 1] - slope[..., 0, 1] * slope[..., 1, 0]))
+        return np.linalg.slogdet(slope)[1]
 
 
 def _slopes(target: Target, k: Array) -> Array:

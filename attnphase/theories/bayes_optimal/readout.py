@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
-from attnphase.theories.bayes_optimal.channel import SETS, draw_sets
+from attnphase.theories.bayes_optimal.channel import SETS, blocks, draw_sets
 from attnphase.theories.bayes_optimal.evolution import Evolution
 
 __all__ = ["Fresh", "LabelError", "Readout", "ScoreError", "SignError", "SquareError"]
@@ -96,7 +96,7 @@ class ScoreError:
 
 @dataclass(frozen=True)
 class SquareError:
-    """``E (f(k) - <f>)^2`` of a label that is a number."""
+    """``E |f(k) - <f>|^2`` of a label of one or several entries."""
 
     target: Callable[[Array], Array]
     drawn = True
@@ -148,7 +148,7 @@ class LabelError:
     Attributes
     ----------
     probabilities : callable
-        Of labels without noise (..., Y), of fields (..., t).
+        Of labels without noise (..., Y), of fields (..., L t).
     """
 
     probabilities: Callable[[Array], Array]
@@ -157,11 +157,11 @@ class LabelError:
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`: the first draw says how probable labels are, others which is the most probable one."""
         total = np.zeros(evolution.replicates)
-        sets = sobol(V.shape[1], 0, False, 256, SETS, evolution.seed + 31).nodes
         for sites, probability, means in evolution.cases:
             fields = evolution.fields(V, sites, means)
-            omega = fields.omega[:, :, 0].reshape(-1, V.shape[1])
-            about = sets @ np.linalg.cholesky(V[sites][0]).T
+            omega = fields.omega.reshape(-1, means.size)
+            sets = sobol(means.size, 0, False, 256, SETS, evolution.seed + 31).nodes
+            about = sets @ blocks(np.asarray(np.linalg.cholesky(V[sites]), float)).T
             highest, which = np.empty(len(omega)), draw_sets(*fields.omega.shape[:2])
             for first in range(0, len(omega), 1024):
                 part = slice(first, first + 1024)
@@ -172,13 +172,14 @@ class LabelError:
 
     def of_samples(self, fresh: Fresh) -> Array:
         """See `Readout`."""
-        rank = fresh.V.shape[1]
-        about = sobol(rank, 0, False, 256, SETS, 31).nodes @ np.linalg.cholesky(fresh.V[0]).T
-        wrong = 1 - self.probabilities(fresh.k[:, 0])
+        k, omega = (x.reshape(len(x), -1) for x in (fresh.k, fresh.omega))
+        root = blocks(np.asarray(np.linalg.cholesky(fresh.V), float))
+        about = sobol(k.shape[1], 0, False, 256, SETS, 31).nodes @ root.T
+        wrong = 1 - self.probabilities(k)
         which, told = np.arange(len(wrong)) % SETS, np.empty(len(wrong), dtype=np.int64)
         for first in range(0, len(wrong), 1024):
             part = slice(first, first + 1024)
-            told[part] = self.probabilities(fresh.omega[part, :1] + about[which[part]]).mean(axis=1).argmax(axis=-1)
+            told[part] = self.probabilities(omega[part, None] + about[which[part]]).mean(axis=1).argmax(axis=-1)
         return np.take_along_axis(wrong, told[:, None], axis=1)[:, 0]
 
 

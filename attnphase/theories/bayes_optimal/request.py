@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 __all__ = ["CHANNELS", "FORMULAS", "channel_of", "check_varied", "undetermined"]
 
 CHANNELS = ("sign", "absolute", "linear")
-"""Channels of one token by name; besides, formulas are."""
+"""Channels of one token by name; formulas are of up to three."""
 
 FORMULAS = "a formula of k, or one of k and y, the likelihood of a label y = 1 or -1"
 """What these are, for messages."""
 
 _OF_LOSS = {"square": "linear", "logistic": "sign", "hinge": "sign"}
-_LARGEST_RANK = 2
+_LARGEST_RANK, _MOST_TOKENS = 2, 3
 _WITHOUT_PART, _NODES = ("student", "regularizer"), ("integration.rule", "integration.nodes")
 
 
 def channel_of(problem: Problem, channel: str | None) -> str | None:
-    """What is observed of one token, by name or formula; None for the teacher's score matrix.
+    """What is observed, by name or formula; None for the teacher's score matrix, or what a loss of one's own sees.
 
     Raises
     ------
@@ -51,24 +51,21 @@ def channel_of(problem: Problem, channel: str | None) -> str | None:
             )
         _check_scores(problem)
         return None
-    if problem.tokens.length != 1 and channel is None:
+    length = problem.tokens.length
+    if length > _MOST_TOKENS:
         raise ProblemError(
             "tokens.length",
-            f"tokens.length must be 1 for this theory where the labels are no score matrices (loss.kind ="
-            f' "{problem.loss.kind}"), not {problem.tokens.length}.',
+            f"tokens.length must be at most {_MOST_TOKENS} for this theory where the labels are no score matrices"
+            f' (loss.kind = "{problem.loss.kind}"), not {length}.',
         )
-    if problem.tokens.length != 1:
+    if channel is None and problem.loss.kind == "expression":
+        return None
+    if length != 1 and (channel is None or channel in CHANNELS):
         raise ProblemError(
             "channel",
-            f"channel is for one token: leave it out, or set tokens.length = 1, not {problem.tokens.length}.",
+            f'channel = "{channel}" is for one token: give a formula of k, or set tokens.length = 1, not {length}.',
         )
-    channel = _OF_LOSS.get(problem.loss.kind) if channel is None else channel
-    if channel is None:
-        raise ProblemError(
-            "channel",
-            f'channel is missing: loss.kind = "{problem.loss.kind}" does not say what is observed; give sign, absolute,'
-            f" linear, {FORMULAS}.",
-        )
+    channel = _OF_LOSS[problem.loss.kind] if channel is None else channel
     if channel in CHANNELS and rank != 1:
         raise ProblemError("channel", f'channel = "{channel}" is for teacher.rank = 1, not {rank}: give a formula.')
     return channel
@@ -80,8 +77,6 @@ def _check_scores(problem: Problem) -> None:
             "loss.kind",
             f'loss.kind = "{problem.loss.kind}" has value matrices, which this theory does not cover: use "attention".',
         )
-    if problem.teacher.rank > 1 and problem.teacher.noise == 0:
-        raise undetermined()
 
 
 def check_varied(names: Iterable[str]) -> None:
@@ -105,6 +100,6 @@ def undetermined() -> ProblemError:
     """The refusal of labels without noise that leave a continuum of fields."""
     return ProblemError(
         "teacher.noise",
-        "teacher.noise = 0: labels of this teacher leave more than a sign of its fields undetermined, on a set without"
-        " a density: give a noise, however small (such as 1e-6).",
+        "teacher.noise = 0: labels of this teacher do not give some of its fields, up to one sign, when the others are"
+        " given: give a noise, however small (such as 1e-6).",
     )

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.integration.rules import sobol
 
-__all__ = ["Response", "of_labels", "of_noisy_labels", "of_preimages"]
+__all__ = ["Response", "of_labels", "of_labels_drawn", "of_noisy_labels", "of_preimages"]
 
 _REACH = 8.0  # standard deviations, beyond which a normal number's fourth moment has 1e-11
 _FIELD, _NOISE = 0.7, 0.5  # spacings, in deviations of a field and of the noise: errors of exp(-2 pi^2 / h^2)
@@ -28,6 +29,7 @@ _HALVINGS = 40  # of a cell, until a jump's place is known to 1e-13
 _CHANGE, _JUMP = 1e-9, 0.5  # of a probability: what is looked at, and the share of it that is left on no length
 _LEAST = 1e-290  # probability of a label
 _SAMPLES = 1024
+_DRAWN, _DRAWN_REPLICATES = 2**16, 8  # fields of a factor, and their opposites
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,37 @@ def of_labels(probabilities: Callable[[Array], Array], root: Array, seed: int) -
             second = [[*second[0], crossed], [crossed, (weights * lines**2) @ along[0]]]
         means, seconds = np.einsum("ij,jy->yi", turn, mean), np.einsum("ia,aby,jb->yij", turn, second, turn)
         found.append(_products(chance, means, seconds))
+    return _joined(found)
+
+
+def of_labels_drawn(probabilities: Callable[[Array], Array], root: Array, seed: int) -> Response:
+    """Of finitely many labels of any number of fields: by draws of the fields, half of them for each factor.
+
+    Parameters
+    ----------
+    probabilities : callable
+        Of fields (..., F), those of the labels (..., Y).
+    root : (F, F) array
+        Of the fields' covariance.
+    seed : int
+    """
+    size, found = len(root), list[tuple[Array, float]]()
+    i, j = np.triu_indices(size)
+    for number in range(_DRAWN_REPLICATES):
+        halves = []
+        for half in (0, 1):
+            u = sobol(size, 0, False, _DRAWN, 1, seed + 2 * number + half).nodes[0]
+            u = np.concatenate([u, -u])
+            shares = probabilities(u @ root.T) / len(u)
+            G = (u[:, i] * u[:, j] - (i == j)).T @ shares  # times the probability of the label
+            halves.append((shares.sum(axis=0), u.T @ shares, G))
+        (one, mean, G), (other, other_mean, other_G) = halves
+        chance = np.maximum((one + other) / 2, _LEAST)
+        place = np.empty((size, size), np.int64)
+        place[i, j] = place[j, i] = np.arange(len(i))
+        both = (G / chance) @ other_G.T
+        whole = ((both + both.T) / 2)[place[:, :, None, None], place]
+        found.append((whole, float((mean * other_mean / chance).sum()) / size))
     return _joined(found)
 
 

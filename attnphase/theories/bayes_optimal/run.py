@@ -34,6 +34,7 @@ __all__ = ["optimal"]
 
 _WHAT = f"sign, absolute, linear, {FORMULAS}"
 _STARTS = tuple(start.name for start in Start)
+_USUAL = _STARTS[:2]
 
 
 def optimal(
@@ -42,7 +43,7 @@ def optimal(
     *,
     fields: Mapping[str, Any] | None = None,
     channel: str | None = None,
-    start: str | Sequence[str] = _STARTS,
+    start: str | Sequence[str] = _USUAL,
     thresholds: bool = False,
     max_nodes: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -52,8 +53,7 @@ def optimal(
 
     Equations (S1)-(S5) of the Bayes-optimal page.
 
-    The student, the regulariser and the encodings have no part in it. Labels have the noise of ``teacher.noise``; test
-    errors are against labels without noise.
+    The student, the regulariser and the encodings have no part in it. Test errors are against labels without noise.
 
     Parameters
     ----------
@@ -63,13 +63,14 @@ def optimal(
     fields : mapping, optional
         Values of fields of the problem, by their name in the TOML, as in `attnphase.sweep`: dimensions of the result.
     channel : str, optional
-        What is observed of one token, where the loss does not say it: ``"sign"`` of k, its value ``"absolute"`` or as
-        it is, ``"linear"``, or a formula: of the label, in ``k`` or ``k0_0`` and ``k0_1``; with ``y`` in it, of the
-        likelihood of the label y, which is 1 or -1. By default the teacher's score matrix, ``"linear"`` for the square
-        loss and ``"sign"`` for the logistic loss and the hinge.
+        What is observed, where the loss does not say it: of one token ``"sign"`` of k, its value ``"absolute"`` or as
+        it is, ``"linear"``; of up to three a formula in ``k`` (L, t) or its entries ``k0_1``: of the label, a number or
+        an array, or with ``y`` in it, of the likelihood of the label y, which is 1 or -1. By default the score matrix,
+        ``"linear"`` for the square loss, ``"sign"`` for the logistic loss and the hinge, and what a loss of one's own
+        takes of the teacher's fields.
     start : str or sequence of str
         ``"uninformed"``: from nothing known, what algorithms reach; ``"informed"``: from all known. Where they differ,
-        the one with the higher free entropy is the Bayes-optimal one.
+        the one with the higher free entropy is Bayes-optimal. ``"asymmetric"``: another share known of every direction.
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional

@@ -17,6 +17,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.iteration import Status
+from attnphase.theories.bayes_optimal.coordinates import Coordinates
 from attnphase.theories.bayes_optimal.evolution import Evolution, Moments, joined
 from attnphase.theories.bayes_optimal.model import PosteriorModel
 
@@ -37,7 +38,6 @@ _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, fo
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
 _ABOVE = 2.0  # times the least share of V that is resolved
 _KNOWN = 1e-12  # share of V where the fields count as known
-_LEAST_REACH = -1.0  # logarithm of a share of V that every channel is followed to
 _LEARNS = 2.0  # times that what is known grows in the first map, from where it does not go back to nothing
 
 
@@ -46,6 +46,7 @@ class Start(IntEnum):
 
     uninformed = 0
     informed = 1
+    asymmetric = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,9 @@ class BayesOptimalPoint:
     status : Status
     recovered : bool
         Whether V is zero, within the iteration's resolution, see `Evolution.recovers`.
+    growth : float
+        Largest eigenvalue of the map's Jacobian: above one the point is unstable. NaN where everything is known, or
+        where the map knows no direction of the columns.
     """
 
     alpha: float
@@ -89,56 +93,7 @@ class BayesOptimalPoint:
     nodes: int
     status: Status
     recovered: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Coordinates:
-    """V as the entries of the logarithm of ``rho^(-1/2) V rho^(-1/2)``, down to what the channel resolves."""
-
-    rho: Array
-    resolution: float = 0.0
-
-    @property
-    def least(self) -> float:
-        """Logarithm of the least share of V."""
-        largest = float(np.trace(self.rho, axis1=1, axis2=2).max()) / self.rho.shape[-1]
-        return min(float(np.log(max(self.resolution / largest, 1e-300))), _LEAST_REACH)
-
-    def inside(self, x: Array) -> Array:
-        """The place, or the nearest one at which V is resolved."""
-        values, vectors = np.linalg.eigh(self._logs(x))
-        if values.min() >= self.least:
-            return x
-        return joined((vectors * np.maximum(values, self.least)[..., None, :]) @ vectors.mT)
-
-    def root(self) -> Array:
-        values, vectors = np.linalg.eigh(self.rho)
-        return (vectors * np.sqrt(values)[:, None, :]) @ vectors.mT
-
-    def of(self, V: Array) -> Array:
-        inverse = np.linalg.inv(self.root())
-        values, vectors = np.linalg.eigh(inverse @ V @ inverse)
-        logs = np.clip(np.log(np.clip(values, 1e-300, 1.0)), self.least, 0.0)
-        return joined((vectors * logs[..., None, :]) @ vectors.mT)
-
-    def shares(self, x: Array) -> Array:
-        """Eigenvalues of ``rho^(-1/2) V rho^(-1/2)``, (P, t)."""
-        return np.exp(np.minimum(np.linalg.eigvalsh(self._logs(x)), 0.0))
-
-    def _logs(self, x: Array) -> Array:
-        t = self.rho.shape[-1]
-        i, j = np.triu_indices(t)
-        logs = np.zeros((len(self.rho), t, t))
-        logs[:, i, j] = logs[:, j, i] = x.reshape(len(self.rho), -1)
-        return logs
-
-    def matrices(self, x: Array) -> Array:
-        """V at a place.  Nothing known is the boundary of the domain, which is kept off by rounding errors."""
-        values, vectors = np.linalg.eigh(self._logs(x))
-        shares = np.exp(np.minimum(values, -1e-14))
-        root = self.root()
-        V = root @ ((vectors * shares[..., None, :]) @ vectors.mT) @ root
-        return (V + V.mT) / 2
+    growth: float = float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +117,10 @@ class _Iteration:
     callback: Callback = silent
     maps: int = 0
     anchor: tuple[Array, Array, Moments] | None = None  # a place, V there, and what all replicates say of it
+    latest: tuple[Array, Array] | None = None  # a place, and the map's Jacobian there
 
     def __post_init__(self) -> None:
-        self.coordinates = _Coordinates(self.evolution.rho, self.evolution.channel.resolution)
+        self.coordinates = Coordinates(self.evolution.rho, self.evolution.channel.resolution)
 
     def residual(self, x: Array) -> Array:
         self.maps += 1
@@ -240,13 +196,16 @@ class _Iteration:
             x, residual = x + step, new
         return x, float(np.abs(residual).max()) / self.size(x), jacobian
 
-    def jacobian(self, x: Array) -> Array:
-        step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
+    def jacobian(self, x: Array, step: float | None = None) -> Array:
+        if self.latest is not None and np.array_equal(self.latest[0], x):
+            return self.latest[1]
+        step = float(np.sqrt(self.evolution.channel.tolerance)) * self.size(x) if step is None else step
         ways = self.ways()
         here = self.residual(x)
         # where more is known: nothing lies beyond the place where nothing is
         columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
-        return np.asarray(np.stack(columns, axis=1) @ np.linalg.pinv(ways).T, float)
+        self.latest = x.copy(), np.asarray(np.stack(columns, axis=1) @ np.linalg.pinv(ways).T, float)
+        return self.latest[1]
 
     def ways(self) -> Array:
         """Rows: directions in which the map's image may lie, less along each of which makes more known.
@@ -278,6 +237,13 @@ class _Iteration:
         way = np.real(vectors[:, top])
         more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
         return way if way @ more >= 0 else -way
+
+    def growth(self, x: Array) -> float:
+        """The largest eigenvalue of the map's Jacobian at a fixed point."""
+        if self.evolution.round or self.recovered(x) or self.unresolved(x):
+            return float("nan")
+        found = self.jacobian(np.zeros_like(x), _UNINFORMED) if self.nothing(x) else self.jacobian(x)
+        return float(np.real(np.linalg.eigvals(found)).max())
 
     def displaced(self, found: _Found) -> Array:
         """How far every replicate by itself is from the fixed point of all, to first order, (S, n)."""
@@ -364,7 +330,7 @@ def solve_bayes_optimal(
     decay = _DECAY
     if model.channel.sums is not None:  # so fine that one replicate leads to the others' point
         coarse, alone, decay = coarse[:1], 1, _LATTICE_DECAY
-    x = _Coordinates(model.prior.rho).of(_first(model, start) if near is None else near)
+    x = Coordinates(model.prior.rho).of(_first(model, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES[-len(coarse) :], strict=True):
         run = _Iteration(model.evolution(points, alone), alpha, callback=callback)
@@ -415,10 +381,15 @@ def _relative_error(run: _Iteration, found: _Found, displaced: Array) -> float:
 
 
 def _first(model: PosteriorModel, start: Start) -> Array:
-    """V at a start: all but nothing, or what is unknown before any label, a little less."""
+    """V at a start: all but nothing; a little less than what is unknown before labels; a share for each direction."""
     if start is Start.informed:
-        least = np.exp(_Coordinates(model.prior.rho, model.channel.resolution).least)
+        least = np.exp(Coordinates(model.prior.rho, model.channel.resolution).least)
         return max(_INFORMED, _ABOVE * float(least)) * model.prior.rho
+    if start is Start.asymmetric:
+        root, rank = Coordinates(model.prior.rho).root(), model.prior.rho.shape[-1]
+        turn = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0]
+        shares = np.arange(1, rank + 1) / (rank + 1)
+        return root @ ((turn * shares) @ turn.T) @ root
     before = model.evolution(model.channel.coarsest).overlaps(np.zeros_like(model.prior.rho))[1]
     return (1 - _UNINFORMED) * before
 
@@ -428,6 +399,7 @@ def _measured(
 ) -> BayesOptimalPoint:
     """What is measured at a fixed point, and errors: what a replicate displaces, and its own scatter."""
     evolution, coordinates, x = run.evolution, run.coordinates, found.x
+    growth = run.growth(x)
     recovered, nothing = run.recovered(x), run.nothing(x)
     at = coordinates.matrices(np.minimum(x, -1e-12) if nothing else x)
     V = 0 * at if recovered else evolution.rho if nothing else at
@@ -469,6 +441,7 @@ def _measured(
         nodes=evolution.points * evolution.replicates,
         status=found.status,
         recovered=recovered,
+        growth=growth,
     )
 
 

@@ -18,11 +18,16 @@ from scipy.optimize import brentq, minimize_scalar
 from attnphase.arrays import Array
 from attnphase.processes.progress import Callback, silent
 from attnphase.theories.bayes_optimal.evolution import Evolution, positive
+from attnphase.theories.bayes_optimal.fibres import Fibres
+from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import PosteriorModel
+from attnphase.theories.bayes_optimal.specialisation import Sector, first_instability
 
 __all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
+_ON_CURVE = {Fibres: 64, Labels: 128}  # nodes in a replicate, of channels whose nodes are dear
+_FINER = 16  # times as many for the point where symmetry breaks
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
@@ -78,7 +83,7 @@ class PointAtShare:
 def bayes_optimal_thresholds(
     model: PosteriorModel, *, callback: Callback = silent, points: int = _POINTS
 ) -> dict[str, BayesOptimalThreshold]:
-    """Weak recovery, algorithmic and information-theoretic thresholds, and that of perfect recovery.
+    """Weak recovery, specialisation, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
     Parameters
     ----------
@@ -90,7 +95,8 @@ def bayes_optimal_thresholds(
     Returns
     -------
     dict
-        ``weak_recovery``: above it the linear operator of the overlap has an eigenvalue above one. ``algorithmic``: the
+        ``weak_recovery``: above it the linear operator of the overlap has an eigenvalue above one. ``specialisation``:
+        the uninformed fixed point becomes unstable in directions that its symmetry forbids. ``algorithmic``: the
         uninformed fixed point jumps. ``information_theoretic``: the free entropies of the informed and the uninformed
         fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
     """
@@ -99,6 +105,10 @@ def bayes_optimal_thresholds(
     weak = _weak_recovery(evolution)
     if model.channel.sums is not None:
         evolution = model.evolution(model.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
+    else:
+        evolution = model.evolution(min(points, _ON_CURVE.get(type(model.channel), points)))
+    dear = type(model.channel) in _ON_CURVE
+    fine = model.evolution(min(points, _FINER * evolution.points)) if dear else evolution
     callback("the curve of fixed points")
     curve = _curve(evolution, callback)
     highest = _summit(evolution, curve)
@@ -118,6 +128,7 @@ def bayes_optimal_thresholds(
         perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
     return {
         "weak_recovery": weak,
+        "specialisation": _specialisation(evolution, fine, curve, highest, callback),
         "algorithmic": algorithmic,
         "information_theoretic": theoretic,
         "perfect_recovery": perfect,
@@ -126,6 +137,42 @@ def bayes_optimal_thresholds(
 
 def _error(values: Array) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def _specialisation(
+    evolution: Evolution, fine: Evolution, curve: list[PointAtShare], highest: PointAtShare | None, callback: Callback
+) -> BayesOptimalThreshold:
+    """Where the uninformed fixed point becomes unstable before it jumps."""
+    nan = float("nan")
+    if evolution.rho.shape[1] == 1:
+        return BayesOptimalThreshold(nan, nan, "one column has no other to be told apart from")
+    if evolution.round:
+        return BayesOptimalThreshold(nan, nan, "the sums know no direction of the columns")
+    callback("stability along the curve")
+
+    def plain(point: PointAtShare) -> tuple[float, float, Array, Array]:
+        return point.share, point.alpha, point.alphas, point.V
+
+    sector = Sector.of(evolution, curve[0].V)
+    sector = None if sector.trivial else sector
+    held = curve if sector is None else _curve(evolution, callback, sector)
+    alphas = np.array([point.alpha for point in held])
+    falls = np.flatnonzero(np.diff(alphas) < 0) if sector is not None or highest is not None else np.zeros(0)
+    rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
+    found = first_instability(
+        evolution,
+        fine,
+        rising,
+        lambda which, share, V: plain(_point_at_share(which, share, V, sector)),
+        1.0 if sector is None else sector.reach,
+    )
+    if found is None:
+        return BayesOptimalThreshold(nan, nan, "the uninformed fixed point is stable until it jumps, or ends")
+    alpha, error, V = found
+    rho = evolution.rho
+    known = np.linalg.eigvalsh((rho - V)[0]) / np.trace(rho[0]) * len(rho[0])
+    shares = ", ".join(f"{share:.4f}" for share in known)
+    return BayesOptimalThreshold(alpha, error, f"the fixed point whose directions have the shares {shares} is unstable")
 
 
 def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
@@ -149,10 +196,10 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
     return BayesOptimalThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
 
 
-def _point_at_share(evolution: Evolution, share: float, V: Array) -> PointAtShare:
+def _point_at_share(evolution: Evolution, share: float, V: Array, sector: Sector | None = None) -> PointAtShare:
     """The fixed point with a share known, from a point near it."""
     rho = evolution.rho
-    V, last = _scaled(rho, V, share), 0.0
+    V, last = _scaled(rho, V if sector is None else sector.hold(V), share), 0.0
     for maps in range(_MAX_MAPS):
         moments = evolution.moments(V)
         each = evolution.conjugates(1.0, V, moments)
@@ -161,7 +208,8 @@ def _point_at_share(evolution: Evolution, share: float, V: Array) -> PointAtShar
             unknown = np.full(len(each), alpha)
             return PointAtShare(share, alpha, unknown, unknown, alpha, V)
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
-        moved = np.abs(image - V).max() > _CONVERGED * np.abs(rho - V).max()
+        image = image if sector is None else sector.hold(image)
+        moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * np.abs(rho - V).max()
         if not moved or alpha == last or maps == _MAX_MAPS - 1:
             break
         last, V = alpha, image
@@ -203,7 +251,7 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
     return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
 
 
-def _curve(evolution: Evolution, callback: Callback = silent) -> list[PointAtShare]:
+def _curve(evolution: Evolution, callback: Callback = silent, sector: Sector | None = None) -> list[PointAtShare]:
     """Fixed points along the share that is known."""
     known = (
         1
@@ -215,11 +263,11 @@ def _curve(evolution: Evolution, callback: Callback = silent) -> list[PointAtSha
         least = _RESOLVED * evolution.channel.resolution / float(evolution.rho.min(axis=0).diagonal().min())
         highest = max(min(_HIGHEST, 1 - least), highest)
     first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
-    shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
+    shares = (1.0 if sector is None else sector.reach) / (1 + np.exp(-np.linspace(first, last, _SHARES)))
     points, V = [], (1 - shares[0]) * evolution.rho
     for number, share in enumerate(shares):
         callback(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
-        point = _point_at_share(evolution, float(share), V)
+        point = _point_at_share(evolution, float(share), V, sector)
         if not np.isfinite(point.alpha):
             break
         points.append(point)

@@ -38,6 +38,12 @@ OPTIMAL_VARIABLES = (
         r"\delta_{\mathrm{N}}", True, optional=True,
     ),
     Variable(
+        "growth", (),
+        "largest eigenvalue of the map's Jacobian: above 1 the point is unstable; NaN where everything is known, or the"
+        " map knows no direction of the columns",
+        r"\lambda_{\max}", optional=True,
+    ),
+    Variable(
         "residual",
         (),
         "relative residual of the undamped iteration; 0 where it has come to nothing known, or to all",

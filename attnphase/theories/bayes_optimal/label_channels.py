@@ -1,0 +1,181 @@
+"""Channels of labels that are formulas: of the user's own, or those that the problem's loss sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.errors import ProblemError
+from attnphase.lazy import loaded_on_use
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import measure_of
+from attnphase.theories.bayes_optimal.channel import Channel, Preimages
+from attnphase.theories.bayes_optimal.fibres import Fibres
+from attnphase.theories.bayes_optimal.importance import Noisy
+from attnphase.theories.bayes_optimal.labels import Labels
+from attnphase.theories.bayes_optimal.lattices import LabelPlane, label_plane
+from attnphase.theories.bayes_optimal.preimages import solved_fields
+from attnphase.theories.bayes_optimal.readout import LabelError, Readout, SquareError
+from attnphase.theories.bayes_optimal.request import undetermined
+from attnphase.theories.bayes_optimal.symmetries import column_images
+
+with loaded_on_use(__name__):
+    from derivations.models import formulas
+    from derivations.models import labels as symbolic
+
+if TYPE_CHECKING:
+    from derivations.models.labels import LabelFunctions
+
+__all__ = ["TURNS", "of_formula", "of_loss", "plane_of", "score_labels", "without_noise"]
+
+TURNS = 8
+"""Rotations of two columns around which a posterior is looked for, and as many with a reflection."""
+
+_FEWER_TURNS = 6  # where draws go along the rotations by themselves
+_MOST_LABELS = 16
+_DRAWS = 32  # for each component of the mixture, of labels without kinks
+_TRIED = 4096  # fields
+
+
+def of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
+    """The label as a formula of the fields, or the likelihood of the label y = 1 or -1.
+
+    Raises
+    ------
+    ProblemError
+        It is no such formula.
+    """
+    try:
+        functions = symbolic.labels_of_formula(text, problem.tokens.length, problem.teacher_columns)
+    except formulas.FormulaError as error:
+        names = "k" if problem.tokens.length > 1 else ", ".join(_names(problem))
+        raise ProblemError("channel", f"channel must be sign, absolute, linear or a formula of {names}:"
+                           f" {error}") from None  # fmt: skip
+    return _of_functions(problem, functions, "channel", "the formula")
+
+
+def of_loss(problem: Problem) -> tuple[Channel, Readout]:
+    """The label that the problem's loss sees.
+
+    Raises
+    ------
+    ProblemError
+        It is none that this theory covers.
+    """
+    loss = problem.loss
+    loss.refuse_trained("the Bayes-optimal error")
+    sizes = problem.tokens.length, problem.columns, problem.teacher_columns
+    try:
+        functions = symbolic.labels_of_loss(str(loss.text), sizes, loss.numbers, problem.teacher.noise)
+    except formulas.FormulaError as error:
+        raise ProblemError("loss.expression", f"loss.expression: {error} Or say by channel what is observed.") from None
+    return _of_functions(problem, functions, "loss.expression", "the label of the loss")
+
+
+def score_labels(problem: Problem) -> LabelFunctions:
+    """The teacher's score matrix, whose mixing with a known matrix changes nothing."""
+    teacher = problem.teacher
+    return symbolic.labels_of_scores(teacher.score, teacher.causal, problem.tokens.length, teacher.rank)
+
+
+def plane_of(problem: Problem, target: Callable[[Array], Array], length: int, rank: int) -> LabelPlane | None:
+    """For sums over lattices: where the fields' covariances are multiples of one, so that V has the axes of q."""
+    rho = measure_of(problem).rho
+    if not np.allclose(rho, rho[:, :1, :1] * np.eye(rank)):
+        return None
+    scale = np.sqrt(np.repeat(rho[:, 0, 0].max(), length * rank))
+    return label_plane(
+        lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, problem.teacher.noise
+    )
+
+
+def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
+    """The channel of labels without noise that are no finite number of values.
+
+    Raises
+    ------
+    ProblemError
+        They leave more of the fields undetermined than this theory covers.
+    """
+    inner = functions.simplest()
+    length, rank = _shape(inner)
+    if not inner.continuous:
+        raise undetermined()
+    scale = float(np.sqrt(np.trace(measure_of(problem).rho, axis1=1, axis2=2).max() / rank))
+    both = inner.values_and_slopes()
+    found = solved_fields(both, length, rank, scale)
+    if found is None:
+        raise undetermined()
+    charts, even = found
+    if len(charts[0]) == length * rank:
+        if rank > 1:
+            raise undetermined()
+        return Preimages(even)
+    images = column_images(inner.values(), length, rank, _FEWER_TURNS)
+    return Fibres(both, length, rank, charts, even, images, seed=problem.integration.seed)
+
+
+def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what: str) -> tuple[Channel, Readout]:
+    length, rank = problem.tokens.length, problem.teacher_columns
+    noise, seed = problem.teacher.noise, problem.integration.seed
+    values = functions.values()
+    fields = 2 * np.random.default_rng(5).standard_normal((_TRIED, length * rank))
+    given = [()] if functions.label is None else [(1.0,), (-1.0,)]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        tried = np.stack([values(fields, *label) for label in given])
+    if not np.isfinite(tried).all():
+        raise ProblemError(field, f"{field}: {what} is no finite number for some k, which can be any number:"
+                           " write one that always is, such as sqrt(1 + k**2).")  # fmt: skip
+    if np.ptp(tried, axis=1).max() == 0:
+        raise ProblemError(field, f"{field}: {what} does not depend on k, so that its label tells nothing.")
+    if functions.label is not None:
+        return _of_likelihood(values, tried, noise, length, rank, seed)
+
+    def target(k: Array) -> Array:
+        return values(k.reshape(len(k), -1))
+
+    readout = SquareError(target)
+    if noise > 0:
+        images = column_images(values, length, rank, TURNS)
+        draws = _DRAWS if functions.smooth and length * rank > 1 else 4 * _DRAWS
+        plane = plane_of(problem, target, length, rank) if functions.smooth else None
+        return Noisy(target, len(functions.entries), length, rank, noise, images, draws, seed, plane), readout
+    possible = np.unique(tried[0].round(9), axis=0)
+    if len(possible) <= _MOST_LABELS:
+
+        def certain(k: Array) -> Array:
+            return np.asarray(np.abs(values(k)[..., None, :] - possible).max(axis=-1) < 1e-8, float)
+
+        return Labels(certain, rank, seed=seed, length=length), LabelError(certain)
+    return without_noise(problem, functions), readout
+
+
+def _of_likelihood(
+    values: Callable[..., Array], tried: Array, noise: float, length: int, rank: int, seed: int
+) -> tuple[Channel, Readout]:
+    """The likelihood of the label y = 1 or -1."""
+    shares = tried[..., 0]
+    if tried.shape[-1] > 1:
+        raise ProblemError("channel", "channel: a likelihood, a formula in y, must be one number.")
+    if shares.min() < 0 or not np.allclose(shares.sum(axis=0), 1, atol=1e-9) or noise > 0:
+        why = "needs teacher.noise = 0" if noise > 0 else "must be from 0 to 1, and add up to 1 for y = 1 and -1"
+        raise ProblemError("channel", f"channel: a likelihood, a formula in y, {why}.")
+
+    def probabilities(k: Array) -> Array:
+        return np.stack([values(k, label)[..., 0] for label in (1.0, -1.0)], axis=-1)
+
+    return Labels(probabilities, rank, seed=seed, length=length), LabelError(probabilities)
+
+
+def _shape(functions: LabelFunctions) -> tuple[int, int]:
+    """Tokens and columns of the fields, whose names say them."""
+    tokens = {str(field).partition("_")[0] for field in functions.fields}
+    return len(tokens), len(functions.fields) // len(tokens)
+
+
+def _names(problem: Problem) -> list[str]:
+    names = [f"k0_{column}" for column in range(problem.teacher_columns)] + ["y"]
+    return [*names, "k"] if problem.teacher_columns == 1 else names

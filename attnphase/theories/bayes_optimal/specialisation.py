@@ -1,0 +1,181 @@
+"""Where a fixed point that its symmetry keeps becomes unstable: columns are told apart, or further ones are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.theories.bayes_optimal.evolution import Evolution, joined
+from attnphase.theories.bayes_optimal.labels import Labels
+
+__all__ = ["Growth", "Sector", "first_instability", "growth"]
+
+_STEP, _STEP_OF_JUMPS = 0.004, 0.05  # of what is unknown; where draws have labels that jump
+_EVERY = 3  # points of a curve that are looked at
+_REFINED = 3  # further points
+_APART = 0.1  # odds on both sides of the point that is found, whose logarithm is taken
+_ALIKE = 0.1  # what q may differ by from its image under a symmetry that it has; one that it breaks is no small matter
+_UNKNOWN = 1e-2  # share of a direction of which nothing is known, over the largest
+
+
+@dataclass(frozen=True, eq=False)
+class Sector:
+    """What the symmetries of the labels keep of a point: those that q has, and directions of which nothing is known.
+
+    Attributes
+    ----------
+    rho : (P, t, t) array
+    group : (G, t, t) array
+    known : (t, t) array
+        Projects on the other directions.
+    """
+
+    rho: Array
+    group: Array
+    known: Array
+
+    @classmethod
+    def of(cls, evolution: Evolution, V: Array) -> Sector:
+        """That of a point.
+
+        A direction stays unknown if a symmetry turns it round and leaves what is known as it is.
+        """
+        q = evolution.rho - V
+        images = np.array(evolution.channel.images)
+        group = np.array([g for g in images if np.abs(g @ q @ g.T - q).max() <= _ALIKE * np.abs(q).max()])
+        values, vectors = np.linalg.eigh(q.sum(axis=0))
+        known = np.eye(len(values))
+        for value, way in zip(values, vectors.T, strict=True):
+            turned = any(np.abs(g @ way + way).max() < _ALIKE for g in group)
+            if value < _UNKNOWN * values[-1] and turned:
+                known -= np.outer(way, way)
+        return cls(evolution.rho, group, known)
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it keeps nothing."""
+        rank = self.rho.shape[1]
+        kept = np.abs(np.abs(np.einsum("gii->g", self.group)) - rank).max() > _ALIKE  # others than one and its opposite
+        return not kept and bool(np.trace(self.known) > rank - _ALIKE)
+
+    @property
+    def reach(self) -> float:
+        """Share of the fields' variance that can be known in it."""
+        return float(np.trace(self.known @ self.rho.sum(axis=0)) / np.trace(self.rho.sum(axis=0)))
+
+    def hold(self, V: Array) -> Array:
+        """V without what the sector does not hold."""
+        q = self.known @ (self.rho - V) @ self.known
+        return self.rho - np.mean([g @ q @ g.T for g in self.group], axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """Largest eigenvalue of the map's Jacobian at a fixed point, and what replicates make of it (S,)."""
+
+    value: float
+    each: Array
+
+
+def growth(evolution: Evolution, alpha: float, V: Array) -> Growth:
+    """The largest eigenvalue of the map's Jacobian.
+
+    Parameters
+    ----------
+    evolution : Evolution
+    alpha : float
+    V : (P, t, t) array
+        Of a fixed point.
+    """
+    sites, rank = V.shape[:2]
+    size = _STEP_OF_JUMPS if isinstance(evolution.channel, Labels) else _STEP
+    roots = np.linalg.cholesky(V)
+    one = np.eye(rank)
+    ways = [one[i] + one[j] for i, j in zip(*np.triu_indices(rank), strict=True)]
+    steps = []
+    for site in range(sites):
+        for way in ways:  # steps at which more is known
+            step = np.zeros_like(V)
+            step[site] = np.outer(*[roots[site] @ way / np.linalg.norm(way)] * 2)
+            steps.append(size * step)
+
+    def images(at: Array) -> Array:
+        return joined(evolution.images(alpha, at, evolution.moments(at))[1])
+
+    here, basis = images(V), np.stack([joined(step) for step in steps], axis=1)
+    columns = np.stack([here - images(V - step) for step in steps], axis=-1)
+    jacobians = np.linalg.inv(basis) @ columns
+    values, vectors = np.linalg.eig(jacobians.mean(axis=0))
+    top = int(np.argmax(np.real(values)))
+    left = np.linalg.pinv(vectors)[top]
+    each = np.real(np.einsum("i,sij,j->s", left, jacobians, vectors[:, top]))
+    return Growth(float(np.real(values[top])), each)
+
+
+def first_instability(
+    coarse: Evolution,
+    fine: Evolution,
+    curve: list[tuple[float, float, Array, Array]],
+    at_share: Callable[[Evolution, float, Array], tuple[float, float, Array, Array]],
+    reach: float = 1.0,
+) -> tuple[float, float, Array] | None:
+    """The sample complexity of the first unstable point of a curve along which alpha rises, its error, and V there.
+
+    Parameters
+    ----------
+    coarse, fine : Evolution
+        That of the curve, and one for two points on both sides of the one that is found on it.
+    curve : list
+        Of points: share known, alpha, alphas of the replicates, V.
+    at_share : callable
+        The point at a share, from V near it.
+    reach : float
+        Highest share that the curve can come to.
+
+    Returns
+    -------
+    tuple or None
+        None where all points are stable.
+    """
+    found = list[tuple[tuple[float, float, Array, Array], Growth]]()
+    for point in curve[::_EVERY]:
+        found.append((point, growth(coarse, point[1], point[3])))
+        if found[-1][1].value > 1:
+            break
+    if len(found) < 2 or found[-1][1].value <= 1:
+        return None
+    pair = found[-2:]
+    for _ in range(_REFINED):
+        share = reach * _share(_between([(point[0] / reach, one.value) for point, one in pair]))
+        middle = at_share(coarse, share, pair[0][0][3])
+        between = growth(coarse, middle[1], middle[3])
+        pair[int(between.value > 1)] = middle, between
+    odds = _between([(point[0] / reach, one.value) for point, one in pair])
+    points = [at_share(fine, reach * _share(odds + side * _APART), pair[0][0][3]) for side in (-1, 1)]
+    values = [growth(fine, point[1], point[3]) for point in points]
+    (low, high), (below, above) = points, values
+    slope = (high[1] - low[1]) / (above.value - below.value)
+    weight = (1 - below.value) / (above.value - below.value)
+    each = [one.each - one.each.mean() for one in values]
+    alphas = [point[2] - point[2].mean() for point in points]
+    moved = (1 - weight) * (alphas[0] - slope * each[0]) + weight * (alphas[1] - slope * each[1])
+    V = low[3] + weight * (high[3] - low[3])
+    return low[1] + slope * (1 - below.value), float(moved.std(ddof=1) / np.sqrt(len(moved))), V
+
+
+def _odds(share: float) -> float:
+    return float(np.log(share / (1 - share)))
+
+
+def _share(odds: float) -> float:
+    return float(1 / (1 + np.exp(-odds)))
+
+
+def _between(ends: list[tuple[float, float]]) -> float:
+    """The logarithm of the odds at which the growth is one, if it is linear in it; not too near to an end."""
+    (low, below), (high, above) = ends
+    weight = float(np.clip((1 - below) / (above - below), 0.1, 0.9))
+    return _odds(low) + weight * (_odds(high) - _odds(low))
