@@ -82,6 +82,7 @@ class _Search:
         if nearest < _SAME or not len(self.system.gauge.turns):
             return nearest
         orders = {tuple(order) for order, _, _ in self.system.symmetries}
+        a, b = map(self.system.gauge.in_units, (a, b))
         turned = min(float(np.abs(_invariants(a, range(len(a.q))) - _invariants(b, order)).max()) for order in orders)
         return min(nearest, turned)
 
@@ -288,7 +289,7 @@ def _measured(search: _Search, overlaps: Overlaps, found: int) -> Solution | Non
     slopes = None if whole.careful(at) is None else whole.derivative(at)
     if slopes is None:
         return Solution(one.point, one.eigenvalue, one.unstable, found)
-    across = _across_turns(whole, at, solved, search.system.gauge.turns)
+    across = _across_turns(whole, at, solved, search.system.gauge.free)
     eigenvalues = np.linalg.eigvals(across.T @ slopes[:, :-1] @ across).real + 1.0
     return Solution(one.point, float(eigenvalues.max()), int((eigenvalues > 1).sum()), found)
 
@@ -300,7 +301,7 @@ def _across_turns(whole: Family, at: Array, overlaps: Overlaps, generators: Arra
     """
     columns, turns = overlaps.q.shape[-1], []
     for A in generators:
-        q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
+        q, V = (A @ one + one @ A.T for one in (overlaps.q, overlaps.V))
         change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta, overlaps.rate_of_trained(A), norms=overlaps.norms)
         packed, sizes = overlaps.pack() + change.pack(), (len(overlaps.q), columns, overlaps.theta.shape[-1])
         moved = Overlaps.unpack(packed, *sizes, overlaps.norms)

@@ -196,6 +196,7 @@ def page_of(problem: Problem, *, concrete: bool = False) -> Document:
         penalty=problem.regularizer.latex,
         minimizer=problem.regularizer.minimizer if model.columns == 1 else None,
         clusters=problem.tokens.has_clusters,
+        ridges=problem.regularizer.by_column,
         setting=_setting(problem),
     )
 
@@ -210,6 +211,7 @@ def model_equations(problem: Problem) -> str:
         _setting(problem),
         penalty=problem.regularizer.latex,
         clusters=problem.tokens.has_clusters,
+        ridges=problem.regularizer.by_column,
     ).markdown()
 
 
@@ -267,7 +269,9 @@ def _parameters(problem: Problem) -> dict[str, Any]:
     for key in regularizer.form.keys:
         value = getattr(regularizer, key)
         if key in regularizer.form.symbols and value:
-            parameters[regularizer.form.symbols[key]] = value
+            symbol = regularizer.form.symbols[key]
+            several = value if isinstance(value, tuple) else ()
+            parameters |= {f"{symbol}_{i}": one for i, one in enumerate(several, 1)} or {symbol: value}
     if problem.loss.has_attention:
         parameters["A"] = _plain(problem.mixing_matrix)
     for name, value in (problem.loss.parameters or {}).items():

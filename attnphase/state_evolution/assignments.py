@@ -40,7 +40,8 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
     ]
     if len(pairs) == 1:
         return [plain]
-    symmetries = leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms)
+    same = leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms)
+    symmetries = [(A, B) for A, B in same if system.prior.unchanged(A)]
     found: list[Overlaps] = []
     known: set[bytes] = set()
     for A, B in pairs:

@@ -221,7 +221,7 @@ def _site_orders(problem: Problem):  # noqa: ANN202
 
 
 def problem_symmetries(
-    problem: Problem, kernels: Kernels, spectrum: Spectrum, law: SampleLaw, *, even: bool = True
+    problem: Problem, kernels: Kernels, spectrum: Spectrum, law: SampleLaw, keeps: Callable[[Array], bool]
 ) -> tuple[ProblemSymmetry, ...]:
     """Elements (order of the sites, A, B) that leave the whole problem unchanged.
 
@@ -229,14 +229,14 @@ def problem_symmetries(
 
     Parameters
     ----------
-    even : bool
-        Whether the regulariser is unchanged by the weights' signs.
+    keeps : callable
+        Whether the regulariser is unchanged by a signed permutation of the columns.
     """
     elements = []
     allowed = [
         (A, B)
         for A, B in loss_symmetries(kernels, law.clusters, len(problem.loss.norms))
-        if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B)
+        if keeps(A) and teacher_unchanged(spectrum, law, B)
     ]
     for order in site_permutations(problem, spectrum, law):
         elements += [(order, A, B) for A, B in allowed]

@@ -118,6 +118,8 @@ class ArrayPrinter:
 
     @_print.register
     def _(self, e: TokenMatrix) -> str:
+        if e == sym.ridges:  # one number, or one of each column
+            return f"(ridge * np.eye({self.sizes[sym.r]}))"
         return e.name if e.index is None else f"{e.name}[{self.tokens[e.index]}]"
 
     @_print.register
@@ -257,7 +259,7 @@ class SumPrinter(ArrayPrinter):
 
     @_print.register
     def _(self, e: TokenMatrix) -> str:
-        return e.name if e.index is None else f"{e.name}[:, None]"
+        return f"{e.name}[:, None]" if e.index is not None else super()._print(e)
 
     @_print.register
     def _(self, e: Indexed) -> str:

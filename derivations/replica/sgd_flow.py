@@ -164,13 +164,13 @@ def _replaced(matrix: Any, factors: tuple[Any, ...], value: Any) -> Any:
 
 @cache
 def derive_flow() -> Flow:
-    """The equations for any loss of the local fields and the ridge.
+    """The equations for any loss of the local fields and the ridges.
 
     Equations (S1), (R5), (Q1)-(Q6), (F1)-(F6) of the dynamics page.
     """
-    kappa, w, ridge = sym.kappa, sym.w, sym.ridge
+    kappa, w = sym.kappa, sym.w
     pull = SampleSum.of(TokenSum.of(xbar[kappa] * sym.g_field.xreplace({sym.ell: kappa}), kappa))
-    step = MatAdd(w, MatMul(eta / samples, pull), MatMul(-eta * ridge / dimension, w))
+    step = MatAdd(w, MatMul(eta / samples, pull), MatMul(-eta / dimension, sym.ridges, w))
     # d steps: d s independent samples a unit of time, each with the mean (b - Lambda w)/d and the covariance S/d
     drift, gained = MatMul(eta, VELOCITY), MatMul(eta**2 / samples, NOISE)
     around = MatMul(-eta, STIFFNESS, _DEVIATION)
