@@ -210,7 +210,9 @@ def cyclic(matrix: Any) -> Any:
     scalars, matrices = [a for a in factors if not is_matrix(a)], [a for a in factors if is_matrix(a)]
     if len(matrices) > 2 and matrices[0] == matrices[1]:
         matrices = [*matrices[1:], matrices[0]]
-    return Mul(*scalars) * Trace(MatMul(*matrices) if matrices else Identity(matrix.shape[0]))
+    if len(matrices) < 2:
+        return Mul(*scalars) * Trace(matrices[0] if matrices else Identity(matrix.shape[0]))
+    return Mul(*scalars) * Trace(MatMul(*matrices))
 
 
 def _factors(matrix: Any) -> list[Any]:

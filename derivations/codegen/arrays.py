@@ -101,7 +101,7 @@ class ArrayPrinter:
     """
 
     def __init__(self, tokens: Mapping[Any, str], sizes: Mapping[Any, str] = _SIZES) -> None:
-        self.tokens, self.sizes = tokens, sizes
+        self.tokens, self.sizes = tokens, dict(sizes)
 
     def __call__(self, e: Any) -> str:
         """Source of an expression."""

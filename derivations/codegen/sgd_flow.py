@@ -34,6 +34,8 @@ def flow_source() -> str:
 
     overlaps = ["\n".join(assigned(named.unknown, named.value, printer)) for named in flow.overlaps]
     norm = "\n".join(folded(f"norm = ({printer(flow.norm)})", WIDTH))
+    of_rows = ArrayPrinter(printer.tokens, printer.sizes | {sym.r: "w.shape[-2]"})
+    penalty = "\n".join(folded(f"penalty = ({of_rows(flow.penalty)})", WIDTH))
     return (
         "\n\n\n".join(
             (
@@ -52,10 +54,11 @@ def flow_source() -> str:
                 ),
                 function(
                     "overlaps",
-                    ("spectral_mean", "gamma", "tau", "pi", "w", SCATTER.name),
+                    ("ridge", "spectral_mean", "gamma", "tau", "pi", "w", SCATTER.name),
                     *overlaps,
                     norm,
-                    "return q, m, theta, norm",
+                    penalty,
+                    "return q, m, theta, norm, penalty",
                 ),
             )
         )

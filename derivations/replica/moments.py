@@ -97,7 +97,7 @@ class RidgePenalty(Expr):
         ridges, weights = operands(self)
         w = printer._print(weights)
         if isinstance(ridges, TokenMatrix):
-            return rf"\tfrac12 {w}^\top {printer._print(ridges)} {w}"
+            return rf"\tfrac12 \lVert {printer._print(ridges)}^{{1/2}} {w} \rVert^2"
         return rf"\tfrac{{{printer._print(ridges)}}}{{2}} \lVert {w} \rVert^2"
 
 
