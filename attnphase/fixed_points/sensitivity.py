@@ -14,7 +14,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.family import Family, family_of
+from attnphase.fixed_points.family import Family, family_of, gauge_along
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import system_of
 from attnphase.fixed_points.setting import Setting
@@ -98,6 +98,14 @@ def _family(point: BranchPoint, setting: Setting, settings: SolverSettings) -> F
     if here.dimensions != beside.dimensions:
         name, value = setting.field, setting.value
         raise ProblemError(name, f"{name} = {value:g} has fields of its own: differentiate in {name} at another value.")
+    turns = len(system_of(setting.problem, settings).gauge.turns)
+    if len(gauge_along(setting, near, settings).turns) < turns:
+        name, value = setting.field, setting.value
+        raise ProblemError(
+            name,
+            f"{name} = {value:g} leaves turns of the student's columns free, which other values choose among:"
+            f" differentiate in {name} at another value.",
+        )
     rule = point.restart.rule
     return replace(family, rule=family.rule if rule is None else rule, minima=point.restart.minima)
 

@@ -176,7 +176,10 @@ def _flow(problem: Problem, progress: bool) -> Derivation:
     """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
     with progress_line(progress, "loading SymPy") as line:
         line.callback("deriving the equations of the dynamics")
-        page, free_entropy = flow_page.flow_document(ridges=problem.regularizer.by_column), chain.derive_free_entropy(symbolic.GENERIC)
+        page, free_entropy = (
+            flow_page.flow_document(ridges=problem.regularizer.by_column),
+            chain.derive_free_entropy(symbolic.GENERIC),
+        )
     return Derivation(
         problem=problem,
         latex=page.latex(),

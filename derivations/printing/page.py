@@ -86,7 +86,12 @@ def document(
 
 
 def model_page(
-    model: AttentionModel | ScalarModel, setting: Setting, *, penalty: str | None = None, clusters: bool = False, ridges: bool = False
+    model: AttentionModel | ScalarModel,
+    setting: Setting,
+    *,
+    penalty: str | None = None,
+    clusters: bool = False,
+    ridges: bool = False,
 ) -> Document:
     """What is solved, without how: the model's definitions and the numbers of one problem; see `document`."""
     text = text_of(model, Law(penalty, clusters, setting, ridges=ridges), True)

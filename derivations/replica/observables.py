@@ -57,7 +57,9 @@ def _each(expression: Any, kind: type, change: Callable[[Any], Any]) -> dict[Any
 
 def _scaled_regularizer(total: Any) -> dict[Any, Any]:
     """The regulariser times the factor: the ridges, or what the problem of a row holds."""
-    return {precision(): stiffness() + _FACTOR * sym.ridges} | _each(total, RowMinimum, lambda node: node.scaled(_FACTOR))
+    return {precision(): stiffness() + _FACTOR * sym.ridges} | _each(
+        total, RowMinimum, lambda node: node.scaled(_FACTOR)
+    )
 
 
 def mean_envelope(free_entropy: FreeEntropy) -> Any:

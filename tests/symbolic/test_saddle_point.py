@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sympy import Matrix, Rational, Symbol, diag, eye, zeros
+from sympy import Matrix, Rational, Symbol, diag, zeros
 from sympy.matrices.expressions import Trace
 
 from derivations.algebra import symbols as sym

@@ -63,7 +63,10 @@ class Gamp(Optimizer):
             strength = np.maximum(problem.regularizer.strength, problem.regularizer.ridge)
             variance = _START_VARIANCE / strength
         identity = torch.eye(columns, dtype=weights.dtype, device=weights.device)
-        self._c = torch.as_tensor(variance, dtype=weights.dtype, device=weights.device) * identity.expand(*weights.shape, columns).clone()
+        self._c = (
+            torch.as_tensor(variance, dtype=weights.dtype, device=weights.device)
+            * identity.expand(*weights.shape, columns).clone()
+        )
         self._residual = weights.new_zeros((runs, samples.count, self._length, columns))
         self._minima = weights.new_zeros((runs, samples.count, 2, self._length, columns))
         self._energies = weights.new_zeros((runs, samples.count, 2))
