@@ -42,7 +42,7 @@ __all__ = [
     "started",
 ]
 
-_SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for their scale
+SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for their scale
 _ALONG_LINES = 1e-5  # residual beside which lines may jump: a hundred times what measured maps jump by
 _JUMP = 20.0  # nodes that may change their minimum between two sides of a point
 _MOST_NODES = 2**16  # placed by chance: with more a curve takes minutes
@@ -272,4 +272,4 @@ def started(family: Family, place: Array, tolerance: float) -> tuple[Array, floa
 
 def scale_of(x: Array, informed: Array, natural: Array) -> Array:
     """Sizes of coordinates along a curve: those of its start, but not too small against an informed start."""
-    return np.maximum(np.maximum(np.abs(x), _SMALLEST * np.abs(informed)), 1e-3 * natural)
+    return np.maximum(np.maximum(np.abs(x), SMALLEST * np.abs(informed)), 1e-3 * natural)

@@ -173,7 +173,7 @@ def gauge_of(
     """The generators of a loss: the changes of columns along which it has no slope at random fields.
 
     A user's own loss needs no declaration.  It has to hold for all numbers of the tokens' clusters.  Of a loss whose
-    last numbers are so many entries of Q these are turns alone, which change Q too. Columns may have ridges of their own.
+    last numbers are so many entries of Q these are turns alone, which change Q too.
     """
     length, r = kernels.length, kernels.columns
     if r == 1:

@@ -417,8 +417,8 @@ class _ScalarText:
         page.text(
             r"$\mathsf{Q}$ is the $q$ of one more site, of covariance $I$ ($\gamma = 1$) without mean and encoding "
             r"($\tau = 0$), whose $\hat V$ is $\hat{\mathsf{Q}}$ and whose other conjugates vanish. So "
-            rf"${ridges}$ in the rows' problems is ${ridges} + \hat{{\mathsf{{Q}}}}$, and the free entropy has the term "
-            r"$-\tfrac{1}{2} \operatorname{Tr}[\hat{\mathsf{Q}} \mathsf{Q}]$ more. In the regulariser, and in the "
+            rf"${ridges}$ in the rows' problems is ${ridges} + \hat{{\mathsf{{Q}}}}$, and the free entropy has the "
+            r"term $-\tfrac{1}{2} \operatorname{Tr}[\hat{\mathsf{Q}} \mathsf{Q}]$ more. In the regulariser, and in the "
             r"training loss, $\lambda$ stays by itself. Stationarity in $\hat{\mathsf{Q}}$, and by the envelope "
             r"theorem in $\mathsf{Q}$, whose entries $(i, j)$ and $(j, i)$ are one variable:"
         )

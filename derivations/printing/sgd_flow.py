@@ -15,7 +15,13 @@ __all__ = ["flow_document"]
 
 
 def flow_document(*, ridges: bool = False) -> Document:
-    """The page of the dynamics, for any loss of the local fields and symbolic sizes; see `derivations.printing.page`."""
+    """The page of the dynamics, for any loss of the local fields and symbolic sizes.
+
+    Parameters
+    ----------
+    ridges : bool
+        Every column has a ridge of its own.
+    """
     page, flow = Page(EquationPrinter(ridges=ridges)), derive_flow()
     show = page.printer.show
     page.text(
