@@ -12,6 +12,7 @@ import xarray as xr
 import attnphase as ap
 from attnphase.checks.matching import at_problem
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.deflation import solutions_of
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
@@ -142,6 +143,13 @@ def test_changes_of_columns_that_ridges_leave(ridges, turns, stretches):
     balanced = change @ root @ root.T @ change.T
     slopes = [np.trace(penalty @ X @ balanced) for X in gauge.changes]
     np.testing.assert_allclose(slopes, np.zeros(stretches), atol=1e-10)
+
+
+def test_random_starts_lead_to_known_solutions():
+    """What they find between columns differs from the informed solution's zero by nodes alone, and is the same."""
+    fields = {"integration.rule": "sobol", "integration.nodes": 256, "regularizer.strength": [0.1, 0.2]}
+    found = solutions_of(HEADS.with_fields(fields), 2.0, starts=2, settings=SETTINGS)
+    assert found[0].found >= 3
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
