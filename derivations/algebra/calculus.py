@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 from typing import Any
 
-from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul
+from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul, sift
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.means import FieldMean, LawMean
@@ -206,13 +206,10 @@ def cyclic(matrix: Any) -> Any:
     """The trace, in which a factor that stands twice side by side is moved to both ends: no powers appear."""
     if isinstance(matrix, MatAdd):
         return Add(*map(cyclic, matrix.args))
-    factors = _factors(matrix)
-    scalars, matrices = [a for a in factors if not is_matrix(a)], [a for a in factors if is_matrix(a)]
+    matrices, scalars = sift(_factors(matrix), is_matrix, binary=True)
     if len(matrices) > 2 and matrices[0] == matrices[1]:
         matrices = [*matrices[1:], matrices[0]]
-    if len(matrices) < 2:
-        return Mul(*scalars) * Trace(matrices[0] if matrices else Identity(matrix.shape[0]))
-    return Mul(*scalars) * Trace(MatMul(*matrices))
+    return Mul(*scalars) * Trace(MatMul(*matrices) if matrices else Identity(matrix.shape[0]))
 
 
 def _factors(matrix: Any) -> list[Any]:

@@ -53,7 +53,11 @@ def _(penalty: RidgePenalty) -> Any:
 
 @_of_one.register
 def _(trace: Trace) -> Any:
-    return cyclic(of_one_ridge(trace.arg))
+    matrix = of_one_ridge(trace.arg)
+    scalars = [a for a in matrix.args if not is_matrix(a)] if isinstance(matrix, MatMul) else []
+    if len(matrix.args) == len(scalars) + 1:
+        return Mul(*scalars, Trace(matrix.args[-1]))
+    return cyclic(matrix)
 
 
 @_of_one.register
