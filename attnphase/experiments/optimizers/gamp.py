@@ -59,12 +59,11 @@ class Gamp(Optimizer):
         runs, columns = len(weights), weights.shape[2]
         self._length = problem.tokens.length
         self._gamma = instance.stacked("gamma")
-        if variance is None:
-            strength = np.maximum(problem.regularizer.strength, problem.regularizer.ridge)
-            variance = _START_VARIANCE / strength
+        strength = np.maximum(problem.regularizer.strength, problem.regularizer.ridge)
+        first = _START_VARIANCE / strength if variance is None else variance
         identity = torch.eye(columns, dtype=weights.dtype, device=weights.device)
         self._c = (
-            torch.as_tensor(variance, dtype=weights.dtype, device=weights.device)
+            torch.as_tensor(first, dtype=weights.dtype, device=weights.device)
             * identity.expand(*weights.shape, columns).clone()
         )
         self._residual = weights.new_zeros((runs, samples.count, self._length, columns))
