@@ -10,6 +10,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ def direct(instance: Instance, labels: Tensor, weights: Tensor) -> tuple[Tensor,
     weights = weights.clone().requires_grad_()
     h = tokens @ weights / math.sqrt(d)
     outputs = torch.softmax(h @ h.mT, dim=-1) @ tokens
-    strength = problem.regularizer.strength or 0.0
+    strength = cast("float", problem.regularizer.strength)
     value = (labels - outputs).square().sum() / (2 * d) + strength / 2 * weights.square().sum()
     (gradient,) = torch.autograd.grad(value, weights)
     return value.detach(), gradient

@@ -374,7 +374,7 @@ def _weight_norm(generic: _Generic) -> Check:
     prior, hats = generic.prior, generic.conjugates
     norm = float(np.squeeze(_observables(generic, np.ones((3, 1)))["weight_norm"]))
     ridge = prior.strength if prior.rows is None else prior.rows.ridge
-    step = _STEP * (ridge or 1e-3)
+    step = _STEP * (float(np.min(ridge)) or 1e-3)
 
     def moved(change: float) -> _Generic:
         if prior.rows is None:

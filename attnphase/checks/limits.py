@@ -64,7 +64,7 @@ def _ridge_regression(case: Case, _: Callback) -> Check:
     from derivations.replica.limits import ridge_regression
 
     problem, point = case.problem, case.point
-    values = {"alpha": point.alpha, "lambda": problem.regularizer.strength, "gamma": float(problem.site_variances[0])}
+    values = {"alpha": point.alpha, "lambda": case.system.prior.least_ridge, "gamma": float(problem.site_variances[0])}
     values["Delta"] = problem.teacher.noise
     worst = 0.0
     for name, expression in ridge_regression().items():
@@ -146,7 +146,9 @@ def _clusters(count: int) -> Callable[[Problem], list[list[dict[str, float]]]]:
 def _cooled(case: Case, callback: Callback) -> Check:
     name = "reduction: temperature"
     problem, T = case.problem, case.problem.student.temperature
-    other = problem.with_fields({"student.temperature": 1.0, "regularizer.strength": problem.regularizer.strength * T})
+    ridges = problem.regularizer.strength
+    warmer = [T * one for one in ridges] if isinstance(ridges, tuple) else T * ridges
+    other = problem.with_fields({"student.temperature": 1.0, "regularizer.strength": warmer})
     a, b = (_solved(case, p, callback) for p in (problem, other))
     if not a.status is b.status is Status.converged:
         return Check.left_out(name, NOT_REACHED)

@@ -12,6 +12,7 @@ from attnphase import arguments
 from attnphase.data.reading import problem_of
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import CompareError
+from attnphase.problem.entries import entry_of, put, value_of
 from attnphase.problem.problem import Problem
 from attnphase.problem.schema import sections
 
@@ -46,7 +47,8 @@ def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
     own = problem.to_dict()
     for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
         section, _, key = str(theory[name].attrs.get("field", "")).partition(".")
-        wanted = getattr(getattr(problem, section), key, None) if section in sections() else None
+        known = section in sections() and hasattr(getattr(problem, section), entry_of(key)[0])
+        wanted = value_of(problem, f"{section}.{key}") if known else None
         if wanted is None:
             raise CompareError(
                 f"the theory varies {name}, which is not a field of the problem: select one value of it."
@@ -57,7 +59,7 @@ def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
             raise CompareError(f"the theory has no {name} = {wanted}, which the experiment has: solve there.")
         theory = theory.isel({name: at[0]})
         for one in (base, own):  # neither says what a problem file need not say
-            one.setdefault(section, {})[key] = wanted
+            put(one, f"{section}.{key}", wanted)
     for one in (base, own):  # what is measured besides is no part of the model
         one.pop("integration", None)
         one.pop("metrics", None)

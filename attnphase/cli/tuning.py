@@ -34,7 +34,7 @@ __all__ = ["tune"]
 @problem_options
 @alphas_option
 @click.option("--over", default="regularizer.strength", show_default=True, help="A field that is a number.")
-@click.option("--metric", default="test_error", show_default=True, help=f"{', '.join(METRICS)}.")
+@click.option("--metric", default="test_error", show_default=True, help=f"{', '.join(METRICS)}, or one of [metrics].")
 @click.option("--branch", type=click.Choice([*BRANCHES, LOWEST]), default="semantic", show_default=True)
 @click.option(
     "--between",
@@ -59,9 +59,9 @@ def tune(
 ) -> int:
     """Find the value of a field that minimises a metric of a branch, along alpha."""
     alpha, settings = sample_complexities("alpha", alpha), SolverSettings(**solver)
-    arguments.word("metric", metric, METRICS)
     result.check()
     problem = solvable(problem_of(problem_file, changes), () if branch == LOWEST else (branch,))
+    arguments.word("metric", metric, (*METRICS, *problem.metrics))
     setting.tuned_range(problem, over, between, alpha[0])
     ds = tuning.tune(
         problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not result.quiet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -27,6 +26,7 @@ from attnphase.data.variables import (
 from attnphase.errors import DatasetError
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.lazy import loaded_on_use
+from attnphase.problem.entries import entry_of, value_of
 from attnphase.problem.problem import Problem
 from attnphase.version import __version__
 
@@ -78,11 +78,12 @@ def coordinate_name(field: str) -> str:
     section, dot, key = field.partition(".")
     if not dot:
         return field
-    problem = Problem()
+    problem, (key, index) = Problem(), entry_of(key)
     sections = (home.name for home in fields(Problem) if not home.name.startswith("_"))
     homes = [home for home in sections if key in {one.name for one in fields(getattr(problem, home))}]
     taken = {name for variable in POINT_VARIABLES for name in (variable.name, *variable.dims)} | {*RANK}
-    return f"{section}_{key}" if key in taken or homes not in ([], [section]) else key
+    name = f"{section}_{key}" if key in taken or homes not in ([], [section]) else key
+    return name if index is None else f"{name}_{index}"
 
 
 def from_points(
@@ -362,7 +363,7 @@ def _in_order(swept: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
 
 
 def _place(name: str, values: Sequence[Any], point: BranchPoint) -> int:
-    value = getattr(point, name) if name in ("alpha", "branch") else operator.attrgetter(name)(point.problem)
+    value = getattr(point, name) if name in ("alpha", "branch") else value_of(point.problem, name)
     try:
         return values.index(value)
     except ValueError:
@@ -471,7 +472,12 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
 def coordinate(name: str, field: str = "") -> dict[str, str]:
     """The attributes of a coordinate; of one that sweeps a field, with its name."""
     plain = f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")
-    long_name, latex = COORDINATES.get(field, COORDINATES.get(name, plain))
+    whole, index = entry_of(field)
+    if index is None:
+        long_name, latex = COORDINATES.get(field, COORDINATES.get(name, plain))
+    else:  # as equations number it, from 1
+        of_all = coordinate(coordinate_name(whole), whole)
+        long_name, latex = f"{of_all['long_name']}, entry {index} from 0", f"{of_all['latex']}_{{{index + 1}}}"
     attributes = {"long_name": long_name, "units": "1", "latex": latex}
     if "." in field:
         attributes["field"] = field

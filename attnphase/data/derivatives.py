@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnphase.data.build import assemble, by_cluster, coordinate, coordinate_name, point_columns
 from attnphase.data.text import Table, entries_of, format_value
-from attnphase.data.variables import SENSITIVITY_VARIABLES, TUNED_VARIABLES
+from attnphase.data.variables import SENSITIVITY_VARIABLES, TUNED_VARIABLES, Variable, with_own
 from attnphase.lazy import loaded_on_use
 
 with loaded_on_use(__name__):
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["from_optima", "from_sensitivities", "sensitivity_table", "tuned_table"]
 
-_DERIVATIVES = tuple(one for one in SENSITIVITY_VARIABLES if one.name.startswith("d_"))
+
+def _derivatives(problem: Problem) -> tuple[Variable, ...]:
+    """The variables that are derivatives, those of the problem's own metrics among them."""
+    return tuple(one for one in with_own(SENSITIVITY_VARIABLES, problem) if one.name.startswith("d_"))
 
 
 def from_sensitivities(found: Sequence[Sensitivity], branch: str) -> xr.Dataset:
@@ -33,7 +36,7 @@ def from_sensitivities(found: Sequence[Sensitivity], branch: str) -> xr.Dataset:
     points, setting = [one.point for one in found], found[0].setting
     swept: dict[str, Any] = {"branch": [point.branch for point in points]} if branch == "all" else {}
     columns = point_columns(points, swept)
-    for one in _DERIVATIVES:
+    for one in _derivatives(setting.problem):
         name = one.name.removeprefix("d_")
         columns[one.name] = _column(found, columns[name], name, "values", swept)
         columns[one.stderr] = _column(found, columns[name], name, "errors", swept)
@@ -66,7 +69,7 @@ def sensitivity_table(ds: xr.Dataset) -> Table:
     """Derivatives: a row for each quantity, a column for each branch."""
     ds = ds if "branch" in ds.dims else ds.expand_dims("branch")
     problem, rows = reading.problem_of(ds), []
-    for one in _DERIVATIVES:
+    for one in _derivatives(problem):
         if one.name.endswith("_hat"):
             continue
         values, errors = ds[one.name].to_numpy(), ds[one.stderr].to_numpy()
@@ -92,7 +95,8 @@ def from_optima(
         "status": np.array([one.place for one in found], dtype=np.int8),
     }
     rules = sorted({rule for one in found for rule in one.rules})
-    title = f"The {over} that minimises the {metric.replace('_', ' ')}"
+    what = f"metric {metric}" if metric in problem.metrics else metric.replace("_", " ")
+    title = f"The {over} that minimises the {what}"
     ds = assemble("tuned", columns, {"alpha": list(alphas)}, {"branch": branch}, problem, rules, title)
     return ds.assign_attrs(over=over, metric=metric)
 

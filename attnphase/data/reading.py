@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from attnphase.data.schemas import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
+from attnphase.problem.entries import put
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.problem.schema import as_whole_dict, sections
 
@@ -57,7 +58,8 @@ def _at_coordinates(ds: xr.Dataset, there: dict[str, Any]) -> dict[str, Any]:
     for name in map(str, ds.coords):
         section, _, key = ds[name].attrs.get("field", "").partition(".")
         if key:
-            there.setdefault(section, {})[key] = ds[name].item() if ds[name].ndim == 0 else None
+            value = ds[name].item() if ds[name].ndim == 0 else None
+            put(there, f"{section}.{key}", value)
     return there
 
 

@@ -24,6 +24,7 @@ from attnphase.data.variables import (
 )
 from attnphase.errors import AttnphaseError, DatasetError
 from attnphase.fixed_points.optimum import LOWEST
+from attnphase.problem.entries import entry_of
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 from attnphase.problem.schema import keys, sections
@@ -156,7 +157,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
 
 def _is_field(given: object) -> bool:
     """Whether an attribute names a field of a problem."""
-    section, key = (*given.split("."), "")[:2] if isinstance(given, str) else ("", "")
+    section, key = (*entry_of(given)[0].split("."), "")[:2] if isinstance(given, str) else ("", "")
     return section in sections() and key in keys(sections()[section])
 
 

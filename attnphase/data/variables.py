@@ -178,16 +178,22 @@ SOLUTION_VARIABLES = (
 
 _OVERLAPS = ("q", "V", "m", "theta", "q_hat", "V_hat", "m_hat", "theta_hat")
 
+
+def _derivative(one: Variable) -> Variable:
+    """The total derivative of a variable."""
+    return replace(
+        one,
+        name=f"d_{one.name}",
+        long_name=f"total derivative of the {one.long_name}",
+        latex=rf"\mathrm{{d}} {one.latex} / \mathrm{{d}} p",
+        optional=True,
+    )
+
+
 SENSITIVITY_VARIABLES = (
     *POINT_VARIABLES[:-1],
     *(
-        replace(
-            one,
-            name=f"d_{one.name}",
-            long_name=f"total derivative of the {one.long_name}",
-            latex=rf"\mathrm{{d}} {one.latex} / \mathrm{{d}} p",
-            optional=True,
-        )
+        _derivative(one)
         for one in POINT_VARIABLES
         if one.name in (*_OVERLAPS, "test_error", "training_loss", "weight_norm", "density")
     ),
@@ -287,7 +293,9 @@ def with_own(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variabl
         for one in variables
         if one.name == "training_loss" and problem.loss.fitted
     )
-    return (*variables[: place - 1], *trained, variables[place - 1], *metrics, *variables[place:])
+    found = (*variables[: place - 1], *trained, variables[place - 1], *metrics, *variables[place:])
+    derived = next((i for i, one in enumerate(found, 1) if one.name == "d_test_error"), 0)
+    return (*found[:derived], *map(_derivative, metrics), *found[derived:]) if derived else found
 
 
 def _shared(*names: str) -> tuple[Variable, ...]:

@@ -75,7 +75,7 @@ class _Descent:
         targets, grams = samples.targets[:, part].flatten(0, 1), samples.grams[:, part].flatten(0, 1)
         _, slopes = loss.gradients(h, targets, grams)
         pull = torch.bmm(tokens.mT, slopes.reshape(runs, -1, columns))
-        decay = problem.rows.ridge * rate / d
+        decay = torch.as_tensor(problem.rows.ridge * rate / d, dtype=weights.dtype, device=weights.device)
         weights.mul_(1 - decay).sub_(pull, alpha=rate / (self.batch * math.sqrt(d)))
 
 
@@ -150,11 +150,11 @@ def population_risks(instance: Instance, weights: Tensor, errors: Array, gained:
         Exact test errors, and what `attnphase.experiments.measure.noise_losses` says.
     """
     problem = instance.problem
-    ridge = problem.rows.ridge / (2 * instance.dimension)
-    norms = weights.square().sum(dim=(1, 2)).double().cpu().numpy()
+    norms = weights.square().sum(dim=1).double().cpu().numpy() / instance.dimension
+    paid = (problem.rows.ridge / 2 * norms).sum(axis=1)
     if problem.teacher.noise and not problem.loss.form.noise_is_quadratic:
-        return noisy_losses(instance, weights) + ridge * norms
-    return problem.tokens.length / 2 * errors + gained + ridge * norms
+        return noisy_losses(instance, weights) + paid
+    return problem.tokens.length / 2 * errors + gained + paid
 
 
 def _record(trained: Trained, instance: Instance, weights: Tensor, gained: Array) -> None:

@@ -135,17 +135,26 @@ class Risk:
     def _smooth(self, part: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Value and gradient of the runs of a part."""
         runs, columns = len(weights), weights.shape[2]
-        samples, ridge = self.samples, self.regularizer.ridge
+        samples = self.samples
         tokens, targets, grams = samples.tokens[part], samples.targets[part], samples.grams[part]
         h = fields_of(tokens, weights).reshape(-1, self.loss.problem.tokens.length, columns)
         trained = self._best(weights, h, part)
         loss, paid = self._loss_at(trained, h)
         losses, slopes = loss.gradients(h, targets.flatten(0, 1), grams.flatten(0, 1))
         value = paid + losses.reshape(runs, -1).sum(dim=1) + samples.offsets[part].sum(dim=1)
-        gradient = pull_back(tokens, slopes.reshape(runs, -1, columns)).add_(weights, alpha=ridge)
+        gradient = pull_back(tokens, slopes.reshape(runs, -1, columns))
+        gradient.addcmul_(weights, self._ridges(weights))
         if self._norms:
             gradient += weights @ self._pull_of_norms(trained, h, part)
-        return value + ridge / 2 * weights.square().sum(dim=(1, 2)), gradient
+        return value + self._ridge(weights), gradient
+
+    def _ridges(self, weights: Tensor) -> Tensor:
+        """The ridge of all columns, (), or of each, (r,)."""
+        return torch.as_tensor(self.regularizer.ridge, dtype=weights.dtype, device=weights.device)
+
+    def _ridge(self, weights: Tensor) -> Tensor:
+        """Value (S,) of the regulariser's quadratic part."""
+        return (self._ridges(weights) / 2 * weights.square().sum(dim=1)).sum(dim=1)
 
     def sharp(self, weights: Tensor) -> Tensor:
         """Value (S,) of the rest of the regulariser, which need not be smooth."""
@@ -163,9 +172,8 @@ class Risk:
 
         Equation (D4) of the replica-symmetric page.
         """
-        ridge = self.regularizer.ridge / 2 * weights.square().sum(dim=(1, 2))
         losses, paid = self._losses(weights)
-        return losses.sum(dim=1) + paid + ridge + self.sharp(weights)
+        return losses.sum(dim=1) + paid + self._ridge(weights) + self.sharp(weights)
 
     def proximal_step(self, weights: Tensor, step: Tensor) -> Tensor:
         """``argmin_w sharp(w) + |w - v|^2 / (2 step)``, with a step (S,) for each run."""

@@ -13,14 +13,14 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.continuation import fine_enough, on_curve
-from attnphase.fixed_points.family import Family, rules_of, scale_of, share_of_node
+from attnphase.fixed_points.family import SMALLEST, Family, rules_of, scale_of, share_of_node
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Advance, Callback, silent, uncounted
-from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.overlaps import Overlaps, norm_entries, norm_matrix
 from attnphase.state_evolution.sector import Sector, images
 from attnphase.state_evolution.starts import branches_of, initial_overlaps, random_overlaps
 from attnphase.state_evolution.symmetries import ProblemSymmetry
@@ -84,6 +84,7 @@ class _Search:
         if nearest < _SAME or not len(self.system.gauge.turns):
             return nearest
         orders = {tuple(order) for order, *_ in self.system.symmetries}
+        a, b = map(self.system.gauge.in_units, (a, b))
         turned = min(float(np.abs(_invariants(a, range(len(a.q))) - _invariants(b, order)).max()) for order in orders)
         return min(nearest, turned)
 
@@ -127,7 +128,7 @@ def solutions_of(
     informed = [initial_overlaps(problem, branch) for branch in branches_of(problem)]
     natural = informed[0].scales(system.spectrum.rho)
     scale = np.max([scale_of(one.pack(), one.pack(), natural) for one in informed], axis=0)
-    search = _Search(setting, settings, system, scale)
+    search = _Search(setting, settings, system, _with_entries(scale, informed[0], system.spectrum.rho))
     generator = np.random.default_rng(seed)
     beginnings = [*informed, *(random_overlaps(problem, generator) for _ in range(starts))]
     known: list[Overlaps] = []
@@ -165,6 +166,23 @@ def solutions_of(
         else:
             found.append(solution)
     return sorted(found, key=lambda one: float(one.point.values["training_loss"]))
+
+
+def _with_entries(scale: Array, like: Overlaps, rho: Array) -> Array:
+    """Sizes of packed overlaps, with those of entries that vanish in all informed starts by what bounds them.
+
+    An entry of q, V or Q is at most the root of its two diagonal ones, and one of theta that of those of q and rho.
+    """
+    length, columns, rank = like.theta.shape
+    given = Overlaps.unpack(scale, length, columns, rank, like.norms)
+    q, V = (np.sqrt(np.einsum("lii->li", one)) for one in (given.q, given.V))
+    bound = q[:, :, None] * np.sqrt(np.einsum("lii->li", rho))[:, None]
+    theta, trained = np.maximum(given.theta, SMALLEST * bound), given.trained
+    if like.norms:
+        Q = np.sqrt(np.diag(norm_matrix(trained[-like.norms :], columns)))
+        trained = np.append(trained[: -like.norms], norm_entries(Q[:, None] * Q))
+    q, V = (one[:, :, None] * one[:, None] for one in (q, V))
+    return Overlaps(q, V, given.m, theta, trained, norms=like.norms).pack()
 
 
 def _ends(search: _Search, start: Overlaps, known: Sequence[Overlaps]) -> Iterator[Overlaps]:
@@ -277,7 +295,7 @@ def _measured(search: _Search, overlaps: Overlaps, found: int) -> Solution | Non
     slopes = None if whole.careful(at) is None else whole.derivative(at)
     if slopes is None:
         return Solution(one.point, one.eigenvalue, one.unstable, found)
-    across = _across_turns(whole, at, solved, search.system.gauge.turns)
+    across = _across_turns(whole, at, solved, search.system.gauge.free)
     eigenvalues = np.linalg.eigvals(across.T @ slopes[:, :-1] @ across).real + 1.0
     return Solution(one.point, float(eigenvalues.max()), int((eigenvalues > 1).sum()), found)
 
@@ -289,7 +307,7 @@ def _across_turns(whole: Family, at: Array, overlaps: Overlaps, generators: Arra
     """
     columns, turns = overlaps.q.shape[-1], []
     for A in generators:
-        q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
+        q, V = (A @ one + one @ A.T for one in (overlaps.q, overlaps.V))
         change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta, overlaps.rate_of_trained(A), norms=overlaps.norms)
         packed, sizes = overlaps.pack() + change.pack(), (len(overlaps.q), columns, overlaps.theta.shape[-1])
         moved = Overlaps.unpack(packed, *sizes, overlaps.norms)

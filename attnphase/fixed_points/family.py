@@ -21,6 +21,7 @@ from attnphase.solvers.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import SMOOTH_STEP, Response, order_of
+from attnphase.state_evolution.gauge import Gauge
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima
@@ -28,9 +29,20 @@ from attnphase.state_evolution.replicates import flatten, packed_images
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
-__all__ = ["Family", "family_of", "informed_at", "jumps", "rule_of", "rules_of", "scale_of", "share_of_node", "started"]
+__all__ = [
+    "Family",
+    "family_of",
+    "gauge_along",
+    "informed_at",
+    "jumps",
+    "rule_of",
+    "rules_of",
+    "scale_of",
+    "share_of_node",
+    "started",
+]
 
-_SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for their scale
+SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for their scale
 _ALONG_LINES = 1e-5  # residual beside which lines may jump: a hundred times what measured maps jump by
 _JUMP = 20.0  # nodes that may change their minimum between two sides of a point
 _MOST_NODES = 2**16  # placed by chance: with more a curve takes minutes
@@ -212,7 +224,8 @@ def family_of(
     A place has the logarithm of a field that is positive all along, and else the field in units of half the range.
     """
     system, informed = system_of(setting.problem, settings), informed_at(setting, branch, start, settings)
-    sector = Sector.of(informed, _symmetries(setting, between, settings), system.units, system.gauge)
+    symmetries, gauge = _symmetries(setting, between, settings), gauge_along(setting, between, settings)
+    sector = Sector.of(informed, symmetries, system.units, gauge)
     # at an end of the range the fields may have fewer dimensions: those without noise of the labels
     rules = rules_of(setting.inside(between).problem, settings)
     x = sector.pack(start)
@@ -225,6 +238,12 @@ def family_of(
 def informed_at(setting: Setting, branch: str, start: Overlaps, settings: SolverSettings) -> Overlaps:
     """The branch's informed start next to some overlaps."""
     return nearest_start(informed_starts(system_of(setting.problem, settings), branch), start)
+
+
+def gauge_along(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Gauge:
+    """The gauge with the turns that the problem has all along: of ridges that vary it may have some at one value."""
+    here, other = (system_of(one.problem, settings).gauge for one in (setting, setting.inside(between)))
+    return here if len(here.turns) <= len(other.turns) else other
 
 
 def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:
@@ -253,4 +272,4 @@ def started(family: Family, place: Array, tolerance: float) -> tuple[Array, floa
 
 def scale_of(x: Array, informed: Array, natural: Array) -> Array:
     """Sizes of coordinates along a curve: those of its start, but not too small against an informed start."""
-    return np.maximum(np.maximum(np.abs(x), _SMALLEST * np.abs(informed)), 1e-3 * natural)
+    return np.maximum(np.maximum(np.abs(x), SMALLEST * np.abs(informed)), 1e-3 * natural)

@@ -60,7 +60,7 @@ def slope_violations(
     sides = {"violation_alpha": (last.envelope.mean(), _envelope_error(map_, x, response, moved))}
     # the ridge stands beside V_hat: a step of a small one alone would be lost in rounding
     stiffness = map_.system.spectrum.gamma.min() * np.linalg.eigvalsh(last.conjugates.mean().V_hat).min()
-    ridge = map_.prior.strength + max(float(stiffness), 0.0)
+    ridge = map_.prior.least_ridge + max(float(stiffness), 0.0)
     steps = {"violation_alpha": (_STEP * map_.alpha, 0.0), "violation_ridge": (0.0, _STEP * ridge)}
     if map_.prior.rows is None:
         sides["violation_ridge"] = norm

@@ -14,7 +14,8 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.family import Family, family_of
+from attnphase.fixed_points.family import Family, family_of, gauge_along
+from attnphase.fixed_points.metric_slopes import Line, metric_slopes
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import system_of
 from attnphase.fixed_points.setting import Setting
@@ -98,6 +99,14 @@ def _family(point: BranchPoint, setting: Setting, settings: SolverSettings) -> F
     if here.dimensions != beside.dimensions:
         name, value = setting.field, setting.value
         raise ProblemError(name, f"{name} = {value:g} has fields of its own: differentiate in {name} at another value.")
+    turns = len(system_of(setting.problem, settings).gauge.turns)
+    if len(gauge_along(setting, near, settings).turns) < turns:
+        name, value = setting.field, setting.value
+        raise ProblemError(
+            name,
+            f"{name} = {value:g} leaves turns of the student's columns free, which other values choose among:"
+            f" differentiate in {name} at another value.",
+        )
     rule = point.restart.rule
     return replace(family, rule=family.rule if rule is None else rule, minima=point.restart.minima)
 
@@ -149,8 +158,12 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
     energy = np.concatenate([(upper.energy - lower.energy) / span, [0.0], losses])
     rows = Variations(np.vstack([images, own[:, : len(x)]]), np.vstack([values, own[:, len(x) :]]), energy)
     errors = standard_errors(map_, measured, response, rows)
-    change = propagate(left[None], slope[None, len(x) :], response)[1][0]
-    return Sensitivity(point, setting, restore(change, measured), errors)
+    found = restore(propagate(left[None], slope[None, len(x) :], response)[1][0], measured)
+    if setting.problem.metrics:
+        line = Line(family, x, tangent, value, scales)
+        more = metric_slopes(line, response, left, rows.images, dx, settings.max_nodes)
+        found, errors = found | more[0], errors | more[1]
+    return Sensitivity(point, setting, found, errors)
 
 
 def _map(family: Family, value: float) -> StateEvolution:

@@ -11,6 +11,7 @@ from typing import Any
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexity
+from attnphase.problem.entries import entry_of, value_of
 from attnphase.problem.problem import Problem
 
 __all__ = ["Setting", "field_value", "increasing", "setting_of", "start_of", "start_value", "tuned_range"]
@@ -26,7 +27,8 @@ def field_value(problem: Problem, name: str) -> float:
     ProblemError
         The problem has no such field, or it is no real number.
     """
-    section, _, key = name.partition(".")
+    whole, index = entry_of(name)
+    section, _, key = whole.partition(".")
     if section == "integration":
         raise ProblemError(name, f"{name} says how the problem is solved: name a field of what is solved.")
     value = getattr(getattr(problem, section, None), key, None)
@@ -34,8 +36,10 @@ def field_value(problem: Problem, name: str) -> float:
         value = problem.to_dict()
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
+    if index is not None and value is not None:
+        value = value_of(problem, name)
     if value is None:
-        problem.with_fields({name: None})  # says so if there is no such field
+        problem.with_fields({whole: None})  # says so if there is no such field
         raise ProblemError(
             name, f"{name} has no value in this problem: give it a value, or say by start where it begins."
         )

@@ -19,12 +19,14 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
+from attnphase.integration.refinement import SINGLE_POINTS
 from attnphase.processes.progress import Callback
 from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace
 from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.copies import RESOLVED
+from attnphase.state_evolution.metrics import metric_means
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import SMALL_SIGNAL, informed_signal, initial_overlaps, vanishes
@@ -136,8 +138,23 @@ class Traced:
         return PchipInterpolator(self.along, self.metric(name))
 
     def metric(self, name: str) -> Array:
-        """What is measured at the points."""
+        """What is measured at the points; a test metric of the user's own by the name that datasets have for it."""
+        if name.startswith("metric_"):
+            return self._own_metrics[name.removeprefix("metric_")]
         return np.array([one[name] for one in self._measured])
+
+    @cached_property
+    def _own_metrics(self) -> dict[str, Array]:
+        """The problem's test metrics at the points, at the same points of the samples."""
+        rows = []
+        for point in self.points:
+            x, value = self.family.split(point.place)
+            map_ = self.family.map_at(value)
+            if map_ is None:
+                raise ArithmeticError("a traced point lies outside the domain")
+            law, overlaps = map_.system.sample_law, map_.unpack(x)
+            rows.append(metric_means(map_.system.problem, law, overlaps, SINGLE_POINTS)[:, 0].mean(axis=0))
+        return dict(zip(self.family.setting.problem.metrics, np.array(rows).T, strict=True))
 
     @cached_property
     def _measured(self) -> list[dict[str, float]]:

@@ -85,7 +85,7 @@ def optimum_at(
     branch : str
         Or `LOWEST`.
     metric : str
-        One of `METRICS`.
+        One of `METRICS`, or a test metric of the problem by the name that datasets have for it.
     """
     names = branches_of(setting.problem) if branch == LOWEST else [branch]
     settings = replace(settings, stability=False, identity=False)  # a trace says what is on a branch

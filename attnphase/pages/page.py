@@ -176,7 +176,10 @@ def _flow(problem: Problem, progress: bool) -> Derivation:
     """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
     with progress_line(progress, "loading SymPy") as line:
         line.callback("deriving the equations of the dynamics")
-        page, free_entropy = flow_page.flow_document(), chain.derive_free_entropy(symbolic.GENERIC)
+        page, free_entropy = (
+            flow_page.flow_document(ridges=problem.regularizer.by_column),
+            chain.derive_free_entropy(symbolic.GENERIC),
+        )
     return Derivation(
         problem=problem,
         latex=page.latex(),
@@ -196,6 +199,7 @@ def page_of(problem: Problem, *, concrete: bool = False) -> Document:
         penalty=problem.regularizer.latex,
         minimizer=problem.regularizer.minimizer if model.columns == 1 else None,
         clusters=problem.tokens.has_clusters,
+        ridges=problem.regularizer.by_column,
         setting=_setting(problem),
     )
 
@@ -210,6 +214,7 @@ def model_equations(problem: Problem) -> str:
         _setting(problem),
         penalty=problem.regularizer.latex,
         clusters=problem.tokens.has_clusters,
+        ridges=problem.regularizer.by_column,
     ).markdown()
 
 
@@ -274,7 +279,9 @@ def _parameters(problem: Problem) -> dict[str, Any]:
     for key in regularizer.form.keys:
         value = getattr(regularizer, key)
         if key in regularizer.form.symbols and value:
-            parameters[regularizer.form.symbols[key]] = value
+            symbol = regularizer.form.symbols[key]
+            several = value if isinstance(value, tuple) else ()
+            parameters |= {f"{symbol}_{i}": one for i, one in enumerate(several, 1)} or {symbol: value}
     if problem.loss.has_attention:
         parameters["A"] = _plain(problem.mixing_matrix)
     for name, value in (problem.loss.parameters or {}).items():

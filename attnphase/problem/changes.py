@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.errors import ProblemError
+from attnphase.problem.entries import changed, entry_of
 from attnphase.problem.messages import unknown_key
 from attnphase.problem.positions import IN_ATOMS
 from attnphase.problem.schema import default, keys, notes_of, ready_made, root, sections
@@ -32,8 +33,12 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
         A field is unknown, or is one entry of what has no entries.
     """
     for name, value in changes.items():
-        section, key, inner = _split_name(name)
+        whole, index = entry_of(name)
+        section, key, inner = _split_name(whole)
         entries = data.setdefault(section, {})
+        if index is not None:
+            entries[key] = changed(name, None if inner else entries.get(key), value)
+            continue
         if not _same(entries.get(key), value) or inner:
             _displace(data, (section, key), None if inner else value, changes)
         if inner:

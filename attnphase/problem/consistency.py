@@ -37,6 +37,7 @@ def check_sections(problem: Sections) -> None:
     problem.positions.check_length(problem.tokens.length)
     _check_spectrum_positions(problem)
     _check_products(problem)
+    _check_strength(problem)
     _check_loss(problem)
 
 
@@ -211,6 +212,17 @@ def _check_joint_gram(problem: Sections, given: list[str]) -> None:
             given[0],
             f"{listed(given)} have products that no cluster directions, encodings and teacher can have together:"
             f" {fault}; make them smaller.",
+        )
+
+
+def _check_strength(problem: Sections) -> None:
+    """Refuse a list of ridges that has not one for each column."""
+    strength, columns = problem.regularizer.strength, problem.columns
+    if isinstance(strength, tuple) and len(strength) != columns:
+        raise ProblemError(
+            "regularizer.strength",
+            f"regularizer.strength has {len(strength)} numbers, but the student's weights have {columns} columns:"
+            " give one for each, or one number for all.",
         )
 
 

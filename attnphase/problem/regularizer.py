@@ -13,8 +13,10 @@ from attnphase.problem.kinds import alternatives, check_keys, one_of
 from attnphase.problem.messages import shown, toml_table
 from attnphase.problem.values import (
     CONFIG,
+    MAX_COLUMNS,
     PLAIN,
     Name,
+    lists,
 )
 from attnphase.rows.kind import RegularizerKind
 from attnphase.rows.kinds import REGULARIZERS
@@ -23,6 +25,9 @@ from attnphase.rows.regularizer import RowRegularizer
 __all__ = ["Regularizer"]
 
 _STRENGTH = 0.01  # the paper's ridge
+_RANGE = "a number from 2^-27 to 2^27 (about 1e-8 to 1e8)"
+# the paper's in units 2^10 times as small has 2^-20 times the strength
+_Strength = Annotated[float, Strict(), Field(ge=2.0**-27, le=2.0**27, allow_inf_nan=False), PLAIN]
 
 
 # the ridge of one kind means something else for another
@@ -39,6 +44,7 @@ class Regularizer:
         ``"prox"``: the user's own, plus (ridge/2) w².
     strength
         λ, from 2^-27 to 2^27 (about 1e-8 to 1e8). Not for ``"expression"`` and ``"prox"``, which have their own scale.
+        For the ridge also a list with one for each column of W, whose penalty is Σ_i (λ_i/2) ‖W_i‖².
     ridge
         Strength of the added ridge, 0 or more; for every kind but ``"ridge"`` and ``"lasso"``.
     expression
@@ -65,13 +71,9 @@ class Regularizer:
         Field(description=alternatives(REGULARIZERS)),
     ] = "ridge"
     strength: Annotated[
-        float,
-        Strict(),
-        # the paper's in units 2^10 times as small has 2^-20 times the strength
-        Field(
-            ge=2.0**-27, le=2.0**27, allow_inf_nan=False, description="a number from 2^-27 to 2^27 (about 1e-8 to 1e8)"
-        ),
-        PLAIN,
+        _Strength | tuple[_Strength, ...],
+        Field(description=f"{_RANGE}, or for a ridge a list with one for each column of the weights"),
+        lists(MAX_COLUMNS),
     ] = _STRENGTH
     ridge: Annotated[
         float,
@@ -104,6 +106,12 @@ class Regularizer:
                 f'regularizer.strength does not go with regularizer.kind = "{self.kind}": remove it, and put the scale'
                 f" into regularizer.{form.own}.",
             )
+        if self.by_column and not form.quadratic:
+            raise ProblemError(
+                "regularizer.strength",
+                f'regularizer.strength is a list, which does not go with regularizer.kind = "{self.kind}": give one'
+                ' number, or set regularizer.kind = "ridge".',
+            )
         if self.prox is not None and not re.fullmatch(r"[\w.]+:[\w.]+", self.prox):
             raise ProblemError(
                 "regularizer.prox",
@@ -115,6 +123,11 @@ class Regularizer:
     def form(self) -> RegularizerKind:
         """What its kind is: flags, LaTeX and numerics."""
         return REGULARIZERS[self.kind]
+
+    @property
+    def by_column(self) -> bool:
+        """Whether every column has a strength of its own."""
+        return isinstance(self.strength, tuple)
 
     @property
     def latex(self) -> str | None:

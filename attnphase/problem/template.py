@@ -62,7 +62,7 @@ _NOTES = {
     "student.rank": "r, columns of Q, and of K if untied; {}",
     "student.tied": "false: W = (Q|K)",
     "regularizer.kind": "{}",
-    "regularizer.strength": "lambda; of lasso and group-lasso the factor of |w| or of a row's norm",
+    "regularizer.strength": "lambda, or a list of them; of lasso and group-lasso the factor of |w| or of a row's norm",
     "regularizer.ridge": 'not with kind = "ridge" or "lasso": adds (ridge/2) w^2',
     "regularizer.expression": 'with kind = "expression": a convex function of one weight, instead of a strength',
     "regularizer.prox": 'with kind = "prox": prox(v, step) of an even convex function, instead of a strength',

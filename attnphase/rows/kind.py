@@ -15,8 +15,8 @@ class Given(Protocol):
     """The fields of ``[regularizer]``."""
 
     @property
-    def strength(self) -> float:
-        """Its scale."""
+    def strength(self) -> float | tuple[float, ...]:
+        """Its scale; of a ridge perhaps one for each column."""
         ...
 
     @property

@@ -80,7 +80,7 @@ def piecewise_moments(regularizer: RowRegularizer, mean: Array, root: Array, cur
 
 
 def _moments_on_lines(
-    choices: _Choices, ridge: float, starts: Array, along: Array, weights: Array, curvature: Array
+    choices: _Choices, ridge: float | Array, starts: Array, along: Array, weights: Array, curvature: Array
 ) -> RowMoments:
     """Over sources ``starts + z along``, z standard normal: starts (N, J, r), along (N, r), weights (N, J)."""
     free = choices.free
@@ -106,7 +106,7 @@ def _moments_on_lines(
         first=average.sum(axis=1),
         second=products,
         response=np.einsum("nc,ci,ncij->nij", total, free, inverse),
-        penalty=penalty + ridge / 2 * np.trace(products, axis1=1, axis2=2),
+        penalty=penalty + (ridge / 2 * np.diagonal(products, axis1=1, axis2=2)).sum(axis=1),
         density=total @ ((free != 0) | (choices.place != 0)).mean(axis=1),
     )
 

@@ -17,7 +17,7 @@ _SOFT_THRESHOLD = r"\operatorname{sign}(B) \max\left(|B| - s, 0\right)"
 
 
 class Ridge(RegularizerKind):
-    """``"ridge"``: (strength/2) w^2, the paper's."""
+    """``"ridge"``: (strength/2) w^2, the paper's; the columns may have strengths of their own."""
 
     name = "ridge"
     keys = ("strength",)
@@ -29,7 +29,8 @@ class Ridge(RegularizerKind):
 
     def rows(self, given: Given, columns: int) -> RowRegularizer:
         """See `RegularizerKind`."""
-        return RowRegularizer(self.name, float(given.strength), np.zeros_like, lambda v, step: v, quadratic=True)
+        ridge = np.array(given.strength) if isinstance(given.strength, tuple) else float(given.strength)
+        return RowRegularizer(self.name, ridge, np.zeros_like, lambda v, step: v, quadratic=True)
 
     def latex(self, given: Given) -> None:
         """See `RegularizerKind`."""
@@ -76,7 +77,8 @@ class GroupLasso(RegularizerKind):
 
 
 def _absolute(name: str, given: Given, *, rowwise: bool = False) -> RowRegularizer:
-    strength = float(given.strength)
+    assert isinstance(given.strength, float), "a list of them is refused"
+    strength = given.strength
 
     def soft(v: Array, step: Array) -> Array:
         return np.sign(v) * np.maximum(np.abs(v) - strength * step, 0.0)

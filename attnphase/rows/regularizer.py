@@ -28,8 +28,8 @@ class RowRegularizer:
     Attributes
     ----------
     name : str
-    ridge : float
-        Quadratic part, added to the curvature.
+    ridge : float or (r,) array
+        Quadratic part of all columns, or of each, added to the curvature.
     value : callable
         The penalty without the quadratic part: of single weights, or of the norm of a row if `rowwise`.
     prox : callable
@@ -49,7 +49,7 @@ class RowRegularizer:
     """
 
     name: str
-    ridge: float
+    ridge: float | Array
     value: Callable[[Array], Array]
     prox: Callable[[Array, Array], Array]
     kinks: tuple[tuple[float, float, float], ...] = ()
@@ -62,14 +62,18 @@ class RowRegularizer:
 
     def penalty(self, w: Array) -> Array:
         """``r(w)``, the quadratic part included: (..., r) to (...)."""
-        quadratic = self.ridge / 2 * (w**2).sum(axis=-1)
+        quadratic = (self.ridge / 2 * w**2).sum(axis=-1)
         if self.rowwise:
             return self.value(np.linalg.norm(w, axis=-1)) + quadratic
         return self.value(w).sum(axis=-1) + quadratic
 
     def margin(self, curvature: Array) -> float:
-        """Smallest eigenvalue of ``Lambda + ridge I``: positive where the row problem has its one minimum."""
-        return float(np.linalg.eigvalsh(curvature).min()) + self.ridge
+        """Smallest eigenvalue of Lambda with the ridge: positive where the row problem has its one minimum."""
+        return float(np.linalg.eigvalsh(self.with_ridge(curvature)).min())
+
+    def with_ridge(self, curvature: Array) -> Array:
+        """Lambda with the ridge, (..., r, r)."""
+        return curvature + self.ridge * np.eye(curvature.shape[-1])
 
     def zeros(self, w: Array) -> NDArray[np.bool_]:
         """Which weights vanish exactly."""
@@ -78,7 +82,7 @@ class RowRegularizer:
     def minimise(self, curvature: Array, source: Array) -> Array:
         """The minimisers: Lambda (..., r, r) and B (..., r), broadcast against each other, to w (..., r)."""
         r = source.shape[-1]
-        curvature = curvature + self.ridge * np.eye(r)
+        curvature = self.with_ridge(curvature)
         shape = np.broadcast_shapes(curvature.shape[:-2], source.shape[:-1])
         curvature = np.broadcast_to(curvature, (*shape, r, r))
         source = np.broadcast_to(source, (*shape, r))

@@ -51,7 +51,7 @@ def finite_difference_jacobian(
             for side in (1, -1):
                 if len(ends) < 2 and (value := evaluate(point + side * step * unit)) is not None:
                     ends.append((side, value))
-            if len(ends) == 1 and (here := evaluate(point)) is not None:
+            if centre is None and len(ends) == 1 and (here := evaluate(point)) is not None:
                 ends.append((0, here))
             if len(ends) == 2:
                 (right, upper), (left, lower) = ends

@@ -43,7 +43,11 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
         return [plain]
     places = tuple(trained_places(problem))
     found_in_loss = leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms, places)
-    symmetries = [(A, B) for A, B, C in found_in_loss if np.allclose(C @ plain.trained, plain.trained)]
+    symmetries = [
+        (A, B)
+        for A, B, C in found_in_loss
+        if system.prior.unchanged(A) and np.allclose(C @ plain.trained, plain.trained)
+    ]
     found: list[Overlaps] = []
     known: set[bytes] = set()
     for A, B in pairs:

@@ -271,16 +271,16 @@ class Channel:
         ``sum_l Tr X (q V_hat - V q_hat - m m_hat^T - theta theta_hat^T) = 0``, but for the integration error, nearly
         all of which is that of Stein's form: V_hat takes it back. The variance floor keeps it from 0/0.
         """
-        stretches = self.system.gauge.stretches
-        if not len(stretches):
+        changes, pulls = self.system.gauge.changes, self.system.gauge.pulls
+        if not len(changes):
             return hats
         q, V, m, theta = (x[:, None] for x in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
         change = q @ hats.V_hat - V @ hats.q_hat - m @ hats.m_hat.mT - theta @ hats.theta_hat.mT
         share = self.system.spectrum.site_shares
-        change = np.einsum("iab,lsba->is", stretches, change)
-        answer = np.einsum("l,iab,lbc,jca->ij", share, stretches, overlaps.q, stretches)
+        change = np.einsum("iab,lsba->is", changes, change)
+        answer = np.einsum("l,iab,lbc,jca->ij", share, changes, overlaps.q, pulls)
         multipliers = np.linalg.solve((answer + answer.T) / 2, change)
-        shift = np.einsum("is,iab->sab", multipliers, stretches)
+        shift = np.einsum("is,iab->sab", multipliers, pulls)
         return replace(hats, V_hat=hats.V_hat - share[:, None, None, None] * shift)
 
     def minima_at(self, overlaps: Overlaps, starts: Starts, previous: Minima | None) -> Minima:

@@ -4,6 +4,10 @@ A loss of ``h_Q h_K^T`` alone does not change under ``(Q, K) -> (Q M, K M^-T)``.
 columns and keep all norms; symmetric ones stretch the columns. The ridge is stationary along a stretch X if
 ``Tr X W^T W = 0``, so that ``Q^T Q = K^T K``: the least norm among weights of one loss (Kempf and Ness, 1979).
 
+Columns with ridges of their own, ``sum_i lambda_i |W_i|^2``, are columns of one ridge in units of their own,
+``u_i = s_i W_i`` with ``s_i^2`` proportional to ``lambda_i``: a generator X of W is ``s X s^-1`` of u. What of the
+generators is antisymmetric or symmetric there counts.
+
 A sampled map obeys this only up to its integration error, which a small slope of the ridge turns into a large
 imbalance. `Channel` therefore makes the sampled conjugates obey the loss's invariance, so that fixed points have the
 least norm, and `Prior.balanced` keeps all points on the way there by multipliers that vanish at the end.
@@ -12,7 +16,7 @@ least norm, and `Prior.balanced` keeps all points on the way there by multiplier
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -37,24 +41,51 @@ class Gauge:
     Attributes
     ----------
     turns : (T, r, r) array
-        Antisymmetric ones.
+        Antisymmetric ones, of columns times `sizes`.
     stretches : (S, r, r) array
-        Symmetric ones.
+        Symmetric ones, likewise.
+    sizes : (r,) array or None
+        Roots of the columns' ridges, relative to their geometric mean; None where all have the same.
     """
 
     turns: Array
     stretches: Array
+    sizes: Array | None = None
+
+    @property
+    def changes(self) -> Array:
+        """The stretches X of the columns themselves."""
+        return self._of_columns(self.stretches)
+
+    @property
+    def pulls(self) -> Array:
+        """The symmetric ``Lambda X``: the ridges are stationary along X if ``Tr Lambda X W^T W = 0``."""
+        return self.stretches if self.sizes is None else self.stretches * self.sizes * self.sizes[:, None]
+
+    @property
+    def free(self) -> Array:
+        """The turns X of the columns themselves."""
+        return self._of_columns(self.turns)
+
+    def in_units(self, overlaps: Overlaps) -> Overlaps:
+        """Overlaps of the columns times `sizes`."""
+        return overlaps if self.sizes is None else overlaps.changed(np.diag(self.sizes))
+
+    def _of_columns(self, change: Array) -> Array:
+        """A change (..., r, r) of the columns times `sizes`, as one of the columns themselves."""
+        return change if self.sizes is None else change * self.sizes / self.sizes[:, None]
 
     def of_regularizer(self, *, quadratic: bool, rotates: bool) -> Gauge:
         """The turns that a regulariser does not see either, and the stretches if it is the ridge, which chooses."""
         none = np.zeros((0, *self.turns.shape[1:]))
-        return Gauge(self.turns if rotates else none, self.stretches if quadratic else none)
+        return replace(self, turns=self.turns if rotates else none, stretches=self.stretches if quadratic else none)
 
     def left_by(self, reflections: Sequence[Array]) -> Gauge:
         """The turns that a group of changes of columns leaves free: their means over it."""
         means = np.mean([A @ self.turns @ A.T for A in reflections], axis=0).reshape(len(self.turns), -1)
         _, sizes, rows = np.linalg.svd(means, full_matrices=False)
-        return Gauge(rows[sizes > _VANISHES].reshape(-1, *self.turns.shape[1:]), self.stretches[:0])
+        turns = rows[sizes > _VANISHES].reshape(-1, *self.turns.shape[1:])
+        return replace(self, turns=turns, stretches=self.stretches[:0])
 
     def turned(self, overlaps: Overlaps, target: Overlaps, reflections: Sequence[Array] = ()) -> Overlaps:
         """Overlaps turned, and perhaps reflected, so that m and theta are as near to those of others as they can be."""
@@ -63,9 +94,12 @@ class Gauge:
     def turn(self, overlaps: Overlaps, target: Overlaps, reflections: Sequence[Array] = ()) -> Array:
         """The matrix (r, r) that `turned` changes columns by."""
         mixed = np.einsum("lij,lkj->ik", overlaps.m, target.m) + np.einsum("lij,lkj->ik", overlaps.theta, target.theta)
+        if self.sizes is not None:
+            mixed = mixed * self.sizes * self.sizes[:, None]
         ways = [self._nearest(A @ mixed) @ A for A in (np.eye(len(mixed)), *reflections)]
         # rounded, so that of ways that fit alike the first is taken
-        return max(ways, key=lambda way: round(float(np.trace(way @ mixed) / _size(mixed)), 9))
+        best = max(ways, key=lambda way: round(float(np.trace(way @ mixed) / _size(mixed)), 9))
+        return self._of_columns(best)
 
     def _nearest(self, mixed: Array) -> Array:
         """The turn A of the largest ``Tr A C``, which has no other local maximum, by Newton's method."""
@@ -84,7 +118,9 @@ class Gauge:
         return way
 
     def balancing(self, norms: Array) -> Array:
-        """The positive definite change g, (..., r, r), that makes ``g N g`` stationary along all stretches.
+        """The change g, (..., r, r), that makes ``g N g^T`` stationary along all stretches.
+
+        It is positive definite of columns times `sizes`.
 
         Parameters
         ----------
@@ -92,6 +128,8 @@ class Gauge:
             ``W^T W / d``.
         """
         columns = norms.shape[-1]
+        if self.sizes is not None:
+            norms = norms * self.sizes * self.sizes[:, None]
         change = np.broadcast_to(np.eye(columns), norms.shape)
         size = np.trace(norms, axis1=-2, axis2=-1)
         squares = np.einsum("iab,jbc->ijac", self.stretches, self.stretches)
@@ -111,7 +149,7 @@ class Gauge:
             change, norms = step @ change, step @ norms @ step
         # a product of positive definite changes is one up to a turn, which is taken out again
         values, vectors = np.linalg.eigh(change.mT @ change)
-        return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
+        return self._of_columns((vectors * np.sqrt(values)[..., None, :]) @ vectors.mT)
 
 
 def _size(matrix: Array) -> float:
@@ -126,7 +164,12 @@ def _exponential(antisymmetric: Array) -> Array:
 
 
 @lru_cache(maxsize=32)
-def gauge_of(kernels: Kernels, clusters: tuple[tuple[float, ...], ...] = ((),), norms: int = 0) -> Gauge:
+def gauge_of(
+    kernels: Kernels,
+    clusters: tuple[tuple[float, ...], ...] = ((),),
+    norms: int = 0,
+    ridges: tuple[float, ...] | None = None,
+) -> Gauge:
     """The generators of a loss: the changes of columns along which it has no slope at random fields.
 
     A user's own loss needs no declaration.  It has to hold for all numbers of the tokens' clusters.  Of a loss whose
@@ -189,8 +232,10 @@ def gauge_of(kernels: Kernels, clusters: tuple[tuple[float, ...], ...] = ((),), 
     if len(equations) < r * r or not equations.any():  # kinks everywhere, or steps: slopes tell nothing
         return Gauge(np.zeros((0, r, r)), np.zeros((0, r, r)))
     _, sizes, rows = np.linalg.svd(equations, full_matrices=False)
-    turns, stretches = _parts(_exact(rows[sizes <= _VANISHES * sizes.max()]).reshape(-1, r, r))
-    return Gauge(turns, stretches[:0] if norms else stretches)
+    found = _exact(rows[sizes <= _VANISHES * sizes.max()]).reshape(-1, r, r)
+    roots = None if ridges is None else np.sqrt(np.array(ridges) / np.exp(np.mean(np.log(ridges))))
+    turns, stretches = _parts(found if roots is None else found * roots[:, None] / roots)
+    return Gauge(turns, stretches[:0] if norms else stretches, roots)
 
 
 def _slope(values: Array, step: float) -> Array:
@@ -218,11 +263,15 @@ def _parts(found: Array) -> tuple[Array, Array]:
     """Orthonormal antisymmetric and symmetric matrices in the span of some."""
     r = found.shape[-1]
     parts = []
+    flat = np.linalg.qr(found.reshape(-1, r * r).T)[0].T
     for sign in (-1.0, 1.0):
         # X with X^T = sign X is what lies in the span and, transposed, in it again
-        flat = np.linalg.qr(found.reshape(-1, r * r).T)[0].T
         part = (found + sign * found.mT).reshape(-1, r * r) / 2
         inside = np.linalg.norm(part - part @ flat.T @ flat, axis=1).max(initial=0.0) <= np.sqrt(_VANISHES)
+        if not inside:  # not all of them: those that their transposes take away
+            other = flat.reshape(-1, r, r) - sign * flat.reshape(-1, r, r).mT
+            axes, lengths, _ = np.linalg.svd(other.reshape(-1, r * r))
+            part = axes.T[np.append(lengths, np.zeros(len(axes)))[: len(axes)] <= np.sqrt(_VANISHES)] @ flat
         _, sizes, rows = np.linalg.svd(part, full_matrices=False)
-        parts.append(rows[sizes > 1e-3].reshape(-1, r, r) if inside else np.zeros((0, r, r)))
+        parts.append(rows[sizes > 1e-3].reshape(-1, r, r))
     return parts[0], parts[1]

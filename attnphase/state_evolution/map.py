@@ -363,7 +363,7 @@ class StateEvolution:
             **trained,
         }
 
-    def beside(self, alpha: float, ridge: float) -> StateEvolution:
+    def beside(self, alpha: float, ridge: float | Array) -> StateEvolution:
         """The map at another alpha and ridge, evaluated where this one was: the local problems are the same.
 
         They know neither: the conjugates are proportional to alpha, and the ridge belongs to the rows' problems.

@@ -59,8 +59,8 @@ class Prior:
     ----------
     kernels : Kernels
     spectrum : Spectrum
-    strength : float
-        lambda, if the regulariser is the ridge.
+    strength : float or (r,) array
+        lambda of all columns or of each, if the regulariser is the ridge.
     rows : RowRegularizer or None
         Any other regulariser.
     units : Units or None
@@ -69,20 +69,17 @@ class Prior:
 
     kernels: Kernels
     spectrum: Spectrum
-    strength: float
+    strength: float | Array
     rows: RowRegularizer | None = None
     units: Units | None = None
 
     @classmethod
     def of(cls, problem: Problem, kernels: Kernels, spectrum: Spectrum | None = None) -> Prior:
         """The prior of a problem; `spectrum` replaces the problem's own."""
-        regularizer = problem.regularizer
-        ridge = regularizer.form.quadratic
-        rows = None if ridge else problem.rows
-        strength = float(regularizer.strength) if ridge else rows.ridge if rows else 0.0
-        measure = spectrum or Spectrum.of(problem)
+        rows, measure = problem.rows, spectrum or Spectrum.of(problem)
         # second moments of pi are all that the ridge asks for
-        return cls(kernels, measure if ridge else measure.gaussian, strength, rows, Units.of(problem))
+        quadratic, own = (None, measure) if rows.quadratic else (rows, measure.gaussian)
+        return cls(kernels, own, rows.ridge, quadratic, Units.of(problem))
 
     @property
     def maps(self) -> Maps:
@@ -93,6 +90,16 @@ class Prior:
     def even(self) -> bool:
         """Whether the regulariser is unchanged by the weights' signs."""
         return self.rows is None or self.rows.even
+
+    def unchanged(self, A: Array) -> bool:
+        """Whether the regulariser is unchanged by a signed permutation (r, r) of the columns."""
+        ridges = self.strength * np.eye(len(A))
+        return (self.even or A.min() >= 0) and np.array_equal(A @ ridges @ A.T, ridges)
+
+    @property
+    def least_ridge(self) -> float:
+        """The smallest lambda of a column."""
+        return float(np.min(self.strength))
 
     def overlaps(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Equation (7); None where a row's problem has no minimum on some atom.
@@ -115,8 +122,8 @@ class Prior:
             if not lift:
                 return None
             target = (
-                0.1 * self.strength
-                if self.strength > 0
+                0.1 * self.least_ridge
+                if self.least_ridge > 0
                 else max(1e-3 * float(np.abs(curvature).max()), 1e-6 * self._stiffness)
             )
             shift = (target - lowest) / self._stiff_gamma(conjugates).sum(axis=0).min()
@@ -158,7 +165,7 @@ class Prior:
         return _mean(self.spectrum.weights, self._squares(conjugates, self.resolvent(conjugates)))
 
     def balanced(self, conjugates: Conjugates, gauge: Gauge) -> Conjugates:
-        """Conjugates whose image has norms that are stationary along the stretches of the ridge's gauge.
+        """Conjugates whose image has ridges that are stationary along the stretches of their gauge.
 
         Multipliers of the stretches are added to V_hat, by Newton's method. The norms fall with their multipliers, so
         that there is one solution; at a fixed point of the exact map it is zero. Conjugates without an image stay.
@@ -166,7 +173,7 @@ class Prior:
         curvature = self.curvature(conjugates)
         if not len(gauge.stretches) or not np.isfinite(curvature).all() or self._margin(curvature) <= 0:
             return conjugates
-        weights, stretches = self.spectrum.weights, gauge.stretches
+        weights, stretches = self.spectrum.weights, gauge.pulls
         share = self.spectrum.site_shares
         atoms = share @ self.spectrum.gamma
         shift = np.zeros_like(curvature[0])
@@ -255,8 +262,8 @@ class Prior:
     def _margin(self, curvature: Array) -> float:
         if self.rows is not None:
             return self.rows.margin(curvature)
-        lowest = curvature if curvature.shape[-1] == 1 else np.linalg.eigvalsh(curvature)
-        return float(lowest.min()) + self.strength
+        whole = curvature + self.strength * np.eye(curvature.shape[-1])
+        return float((whole if whole.shape[-1] == 1 else np.linalg.eigvalsh(whole)).min())
 
     def atoms(self, conjugates: Conjugates) -> dict[str, Any]:
         """The spectral atoms under the names of `overlaps_from_conjugates`, with axes (P,) A, replicate, row, column.

@@ -185,16 +185,16 @@ def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: A
     return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta), trained, norms=len(loss.norms))
 
 
-def _stiffness(problem: Problem) -> float:
-    """About the curvature of the penalty, for weights of unit size."""
+def _stiffness(problem: Problem) -> Array:
+    """About the curvature of the penalty of all columns, or of each, for weights of unit size."""
     regularizer, units = problem.regularizer, Units.of(problem)
     if "strength" not in regularizer.form.keys:
         strength = 0.01 * units.curvature
     elif regularizer.form.quadratic:
-        strength = regularizer.strength
+        strength = np.array(regularizer.strength)
     else:  # of a norm
-        strength = regularizer.strength / float(units.weights[0])
-    return max(strength, regularizer.ridge)
+        strength = np.array(regularizer.strength) / float(units.weights[0])
+    return np.maximum(strength, regularizer.ridge)
 
 
 def _directions(problem: Problem, spectrum: Spectrum) -> tuple[Array, list[Array]]:

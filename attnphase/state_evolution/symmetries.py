@@ -272,8 +272,7 @@ def problem_symmetries(
     spectrum: Spectrum,
     law: SampleLaw,
     penalties: TrainedPenalties,
-    *,
-    even: bool = True,
+    keeps: Callable[[Array], bool],
 ) -> tuple[ProblemSymmetry, ...]:
     """Elements (order of the sites, A, B, C) that leave the whole problem unchanged.
 
@@ -282,14 +281,14 @@ def problem_symmetries(
 
     Parameters
     ----------
-    even : bool
-        Whether the regulariser is unchanged by the weights' signs.
+    keeps : callable
+        Whether the regulariser is unchanged by a signed permutation of the columns.
     """
     elements: list[ProblemSymmetry] = []
     allowed = [
         (A, B, C)
         for A, B, C in loss_symmetries(kernels, law.clusters, len(problem.loss.norms), tuple(trained_places(problem)))
-        if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B) and penalties.unchanged(C)
+        if keeps(A) and teacher_unchanged(spectrum, law, B) and penalties.unchanged(C)
     ]
     for order in site_permutations(problem, spectrum, law):
         elements += [(order, *one) for one in allowed]

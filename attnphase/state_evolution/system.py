@@ -178,14 +178,16 @@ class System:
     def symmetries(self) -> tuple[ProblemSymmetry, ...]:
         """What leaves the whole problem unchanged: loss, data and regulariser; the identity is the first."""
         return problem_symmetries(
-            self.problem, self.kernels, self.spectrum, self.sample_law, self.penalties, even=self.prior.even
+            self.problem, self.kernels, self.spectrum, self.sample_law, self.penalties, self.prior.unchanged
         )
 
     @cached_property
     def gauge(self) -> Gauge:
         """Linear changes of the student's columns that leave the loss unchanged, as far as the regulariser has them."""
         form = self.problem.regularizer.form
-        gauge = gauge_of(self.kernels, self.sample_law.clusters, self.norms)
+        ridges = self.problem.regularizer.strength
+        unlike = ridges if isinstance(ridges, tuple) else None
+        gauge = gauge_of(self.kernels, self.sample_law.clusters, self.norms, unlike)
         return gauge.of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
 
     def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:

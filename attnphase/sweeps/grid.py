@@ -9,7 +9,6 @@ line is removed when the finished file holds it, or when the user discards it, a
 from __future__ import annotations
 
 import math
-import operator
 import os
 import sys
 import warnings
@@ -34,6 +33,7 @@ from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
 from attnphase.kernels.compiler import are_intact, kernels_for
 from attnphase.kernels.key import ModelKey
+from attnphase.problem.entries import value_of
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import COMPILING, ProgressLine, progress_line
 from attnphase.processes.threads import available_cores
@@ -388,7 +388,7 @@ def lines_of(
             lines.append(Line(changed, branch, alphas, settings, _label(branch, one)))
     taken = {name: [*values] for name, values in swept.items()}
     for name in names:  # whole numbers of a field of real ones
-        read = {one[name]: operator.attrgetter(name)(changed) for one, changed in zip(changes, problems, strict=True)}
+        read = {one[name]: value_of(changed, name) for one, changed in zip(changes, problems, strict=True)}
         taken[name] = [read[v] if isinstance(read[v], Real) else v for v in swept[name]]
     return lines, taken
 

@@ -87,7 +87,8 @@ def tune(
     problem : Problem
     over : str
         A field of the problem that is one real number, by its name in the TOML.
-    metric : {"test_error", "training_loss", "weight_norm"}
+    metric : str
+        "test_error", "training_loss", "weight_norm", or a test metric by its name in the problem's ``metrics``.
     alpha : float or sequence of float
         Sample complexities n/d.
     branch : {"semantic", "positional", "uninformed", "mixed", "lowest"}
@@ -110,16 +111,18 @@ def tune(
     """
     arguments.instance("problem", problem, Problem)
     alphas = sample_complexities("alpha", alpha)
-    metric, branch = arguments.word("metric", metric, METRICS), arguments.word("branch", branch, (*BRANCHES, LOWEST))
+    arguments.word("metric", metric, (*METRICS, *problem.metrics))
+    branch = arguments.word("branch", branch, (*BRANCHES, LOWEST))
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     setting, ends = tuned_range(problem, over, between, alphas[0])
     check_affordable(setting.problem)
     if branch != LOWEST:
         initial_overlaps(setting.problem, branch)
     found: dict[float, Optimum] = {}
+    measured = metric if metric in METRICS else f"metric_{metric}"
     with progress_line(progress, "tuning", total=len(alphas)) as line:
         for one in sorted(alphas, reverse=True):
             here, callback = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.callback)
-            found[one] = optimum_at(here, branch, metric, ends, settings, callback=callback)
+            found[one] = optimum_at(here, branch, measured, ends, settings, callback=callback)
             line.reach(len(found))
     return from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)

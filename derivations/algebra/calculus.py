@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 from typing import Any
 
-from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul
+from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul, sift
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.means import FieldMean, LawMean
@@ -29,6 +29,7 @@ from derivations.algebra.tokens import MatrixEntry, MatrixSqrt, Operator, TokenM
 __all__ = [
     "Variable",
     "change_of",
+    "cyclic",
     "depends_on",
     "derivative",
     "differential",
@@ -141,7 +142,7 @@ def _(transpose: Transpose, variable: Variable) -> Any:
 @change_of.register
 def _(trace: Trace, variable: Variable) -> Any:
     change = differential(trace.arg, variable)
-    return Trace(change) if isinstance(variable, TokenMatrix) else _cyclic(change)
+    return Trace(change) if isinstance(variable, TokenMatrix) else cyclic(change)
 
 
 @change_of.register
@@ -201,12 +202,11 @@ def _applied(operator: Operator, change: Any, variable: Variable) -> Any:
     return Mul(*constants, operator.apply(Mul(*(a for a in factors if a not in constants))))
 
 
-def _cyclic(matrix: Any) -> Any:
+def cyclic(matrix: Any) -> Any:
     """The trace, in which a factor that stands twice side by side is moved to both ends: no powers appear."""
     if isinstance(matrix, MatAdd):
-        return Add(*map(_cyclic, matrix.args))
-    factors = _factors(matrix)
-    scalars, matrices = [a for a in factors if not is_matrix(a)], [a for a in factors if is_matrix(a)]
+        return Add(*map(cyclic, matrix.args))
+    matrices, scalars = sift(_factors(matrix), is_matrix, binary=True)
     if len(matrices) > 2 and matrices[0] == matrices[1]:
         matrices = [*matrices[1:], matrices[0]]
     return Mul(*scalars) * Trace(MatMul(*matrices) if matrices else Identity(matrix.shape[0]))

@@ -114,6 +114,8 @@ pi = TokenMatrix("pi", t, 1, None, latex=LATEX["pi"])
 # one row of the weights, the minimiser of an eigendirection's problem, and its derivative in the source
 w = TokenMatrix("w", r, 1, None, latex=LATEX["w"])
 chi = TokenMatrix("chi", r, r, None, symmetric=True, latex=LATEX["chi"])
+# the ridges of the columns, diagonal; `ridge` I where all columns have the same one
+ridges = TokenMatrix("ridges", r, r, None, symmetric=True, latex=r"\operatorname{diag}(\lambda)")
 
 OVERLAPS = (q, V, m, theta)
 CONJUGATES = (q_hat, V_hat, m_hat, theta_hat)

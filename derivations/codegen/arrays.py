@@ -35,6 +35,7 @@ __all__ = [
     "assigned",
     "function",
     "matrix_functions",
+    "ridges_of",
     "state_evolution_functions",
     "state_evolution_source",
 ]
@@ -62,6 +63,11 @@ def trace(matrix):
     return np.trace(matrix, axis1=-2, axis2=-1)
 """,
 }
+
+
+def ridges_of(size: str) -> str:
+    """Source of the ridges' diagonal matrix, by one number or one of each column."""
+    return f"{sym.ridges.name} = ridge * np.eye({size})"
 
 
 def matrix_functions(*names: str) -> str:
@@ -257,7 +263,7 @@ class SumPrinter(ArrayPrinter):
 
     @_print.register
     def _(self, e: TokenMatrix) -> str:
-        return e.name if e.index is None else f"{e.name}[:, None]"
+        return f"{e.name}[:, None]" if e.index is not None else super()._print(e)
 
     @_print.register
     def _(self, e: Indexed) -> str:
@@ -365,17 +371,17 @@ def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy)
     )
 
 
+def _abbreviations(printer: ArrayPrinter) -> str:
+    """The matrices of one eigendirection."""
+    named = (folded(f"{name.name} = {printer(value)}", WIDTH) for name, value in definitions().items())
+    return "\n".join([ridges_of(_SIZES[sym.r]), *(line for lines in named for line in lines)])
+
+
 def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
     """The functions of `state_evolution_source` without the module around them."""
     printer = ArrayPrinter({sym.ell: "l", sym.kappa: "j"})
     separable = free_entropy.separable
-    abbreviations = (
-        ""
-        if separable
-        else "\n".join(
-            line for name, value in definitions().items() for line in folded(f"{name.name} = {printer(value)}", WIDTH)
-        )
-    )
+    abbreviations = "" if separable else _abbreviations(printer)
     numbers = {e.unknown.name: e.number for e in saddle_point}
     conjugates = _maps(saddle_point.conjugates, ArrayPrinter(printer.tokens, _SIZES | {sym.L: "len(q)"}))
     from_moments = _from_moments(saddle_point.conjugates, MomentPrinter(printer.tokens))
@@ -397,6 +403,7 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
             "overlaps_from_conjugates",
             (*atoms, "spectral_mean", *hats),
             f"# equation {numbers['q']}",
+            "" if separable else ridges_of(_SIZES[sym.r]),
             _from_atoms(saddle_point.overlaps, {} if separable else definitions(), printer),
             "return q, V, m, theta",
         ),

@@ -6,7 +6,7 @@ The experiments run the same iteration in batches on any device; a test holds th
 from __future__ import annotations
 
 from derivations.algebra import symbols as sym
-from derivations.codegen.arrays import ArrayPrinter, assigned, function
+from derivations.codegen.arrays import ArrayPrinter, assigned, function, ridges_of
 from derivations.replica.amp import derive_iteration
 
 __all__ = ["iteration_source"]
@@ -64,6 +64,7 @@ def iteration_source() -> str:
                     "weights",
                     ("xbar", "ridge", "w", "V", "omega", "prox", "H"),
                     "V_stacked = stacked(V)",
+                    ridges_of(sizes[sym.r]),
                     *after,
                     "return g, dg, w, c",
                 ),

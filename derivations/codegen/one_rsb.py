@@ -6,7 +6,7 @@ from textwrap import indent
 from typing import Any
 
 from derivations.algebra import symbols as sym
-from derivations.codegen.arrays import ArrayPrinter, assigned, function, matrix_functions
+from derivations.codegen.arrays import ArrayPrinter, assigned, function, matrix_functions, ridges_of
 from derivations.codegen.layout import WIDTH, folded
 from derivations.models.symbolic import GENERIC
 from derivations.replica.ansatz import ONE_RSB
@@ -55,7 +55,7 @@ class _GroupPrinter(ArrayPrinter):
 
 def _abbreviations(printer: ArrayPrinter) -> str:
     """The matrices of one eigendirection, each by those before it."""
-    lines, known = [], dict[Any, Any]()
+    lines, known = [ridges_of(printer.sizes[sym.r])], dict[Any, Any]()
     for name, value in names().items():
         text = printer(value.xreplace(known))
         lines += folded(f"{name.name} = ({text})", WIDTH)

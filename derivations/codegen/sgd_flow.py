@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from derivations.algebra import symbols as sym
-from derivations.codegen.arrays import ArrayPrinter, assigned, function
+from derivations.codegen.arrays import ArrayPrinter, assigned, function, ridges_of
 from derivations.codegen.layout import WIDTH, folded
 from derivations.replica.sgd_flow import SCATTER, derive_flow, names
 
@@ -34,6 +34,8 @@ def flow_source() -> str:
 
     overlaps = ["\n".join(assigned(named.unknown, named.value, printer)) for named in flow.overlaps]
     norm = "\n".join(folded(f"norm = ({printer(flow.norm)})", WIDTH))
+    penalty = "\n".join(folded(f"penalty = ({printer(flow.penalty)})", WIDTH))
+    ridges = ridges_of("V_hat.shape[-1]")
     return (
         "\n\n\n".join(
             (
@@ -41,21 +43,25 @@ def flow_source() -> str:
                 function(
                     "mean_rate",
                     ("eta", "ridge", "gamma", "tau", "pi", "w", "V_hat", "m_hat", "theta_hat"),
+                    ridges,
                     lines("b", "A", "u"),
                     f"return {printer(flow.mean.value)}",
                 ),
                 function(
                     "scatter_rate",
                     ("eta", "s", "ridge", "gamma", SCATTER.name, "q_hat", "V_hat"),
+                    ridges,
                     lines("A", "S"),
                     f"return {printer(flow.scatter.value)}",
                 ),
                 function(
                     "overlaps",
-                    ("spectral_mean", "gamma", "tau", "pi", "w", SCATTER.name),
+                    ("ridge", "spectral_mean", "gamma", "tau", "pi", "w", SCATTER.name),
+                    ridges_of("w.shape[-2]"),
                     *overlaps,
                     norm,
-                    "return q, m, theta, norm",
+                    penalty,
+                    "return q, m, theta, norm, penalty",
                 ),
             )
         )

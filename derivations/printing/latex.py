@@ -37,6 +37,7 @@ from derivations.algebra.calculus import transposed
 from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
 from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
+from derivations.printing.ridges import of_one_ridge
 from derivations.replica.ansatz import ReplicaSum
 from derivations.replica.moments import (
     CommonGaussianMoment,
@@ -199,16 +200,23 @@ class EquationPrinter(LatexPrinter):
     clusters : bool
         Tokens come from mixtures: indices are pairs of a token and a cluster, and the mean of what belongs to such a
         pair is over the samples whose token is in the cluster, the others counting as zero.
+    ridges : bool
+        The columns have ridges of their own; otherwise they all have lambda.
     """
 
-    def __init__(self, length: int | None = None, scalar: bool = False, clusters: bool = False) -> None:
+    def __init__(
+        self, length: int | None = None, scalar: bool = False, clusters: bool = False, ridges: bool = False
+    ) -> None:
         super().__init__()
         self.length = length
         self.scalar = scalar
         self.clusters = clusters
+        self.ridges = ridges
 
     def prepared(self, expression: Any) -> Any:
         """The expression as it will be printed: sums expanded, 1 x 1 matrices as numbers."""
+        if not self.ridges:
+            expression = of_one_ridge(expression)
         if self.length is not None:
             expression = expanded(expression, self.length).xreplace({sym.L: Integer(self.length)})
         return self._scalarized(expression) if self.scalar else expression

@@ -46,13 +46,15 @@ class Law:
     """What a page needs to know beyond the model: the regulariser and the tokens' law.
 
     ``penalty`` is the LaTeX of the regulariser of one row, None for the ridge; ``minimizer`` that of the weight that
-    minimises ``r(w) + A w^2/2 - B w``, where a row is one weight and there is a formula.
+    minimises ``r(w) + A w^2/2 - B w``, where a row is one weight and there is a formula. With ``ridges`` every column
+    has a ridge of its own.
     """
 
     penalty: str | None = None
     clusters: bool = False
     setting: Setting | None = None
     minimizer: str | None = None
+    ridges: bool = False
 
     def temperature(self, symbol: Symbol) -> str:
         """What logits are divided by, in a formula: nothing where it is 1."""
@@ -75,6 +77,15 @@ class Law:
     def regularizer(self) -> str:
         """The regulariser in a title."""
         return "ridge" if self.penalty is None else "separable regulariser"
+
+    @property
+    def of_weights(self) -> str:
+        """The regulariser in the risk."""
+        if self.penalty is not None:
+            return r"\sum_i r(w_i)"
+        if self.ridges:
+            return r"\tfrac12 \sum_i \lambda_i \left\lVert W_{\cdot i} \right\rVert^2"
+        return r"\frac{\lambda}{2} \left\lVert W \right\rVert_F^2"
 
 
 class ModelText(Protocol):
@@ -256,16 +267,15 @@ class _AttentionText:
             r"$x x^\top/d \to D = \operatorname{diag}(\rho^\Sigma_\ell)$ with "
             r"$\rho^\Sigma_\ell = \operatorname{Tr} \Sigma_\ell/d$:"
         )
-        penalty = r"\frac{\lambda}{2} \left\lVert W \right\rVert_F^2" if law.penalty is None else r"\sum_i r(w_i)"
         noise = r" + \mathsf{Z}^\mu x^\mu" if model.noisy else ""
         page.formula(
             (
                 r"\mathcal{R}(W)",
                 rf"= \sum_{{\mu = 1}}^{{n}} \frac{{1}}{{2d}} \left\lVert y(x^\mu)"
-                rf"{noise} - f_W(x^\mu) \right\rVert_F^2 + {penalty}",
+                rf"{noise} - f_W(x^\mu) \right\rVert_F^2 + {law.of_weights}",
             )
             if not model.values
-            else (r"\mathcal{R}(W)", rf"= \sum_{{\mu = 1}}^{{n}} \ell(h^\mu, k^\mu) + {penalty}")
+            else (r"\mathcal{R}(W)", rf"= \sum_{{\mu = 1}}^{{n}} \ell(h^\mu, k^\mu) + {law.of_weights}")
         )
         if law.penalty is not None:
             page.text("with the regulariser of one row of the weights")
@@ -348,8 +358,7 @@ class _ScalarText:
         page.formula(
             (
                 r"\mathcal{R}(W)",
-                r"= \sum_{\mu = 1}^{n} \ell(h^\mu, k^\mu) + "
-                + (r"\frac{\lambda}{2} \left\lVert W \right\rVert_F^2" if law.penalty is None else r"\sum_i r(w_i)"),
+                rf"= \sum_{{\mu = 1}}^{{n}} \ell(h^\mu, k^\mu) + {law.of_weights}",
             )
         )
         if law.penalty is not None:
@@ -404,11 +413,12 @@ class _ScalarText:
         if not model.norms:
             return
         page.heading(PRODUCTS, "Q")
+        ridges = EquationPrinter(ridges=self.law.ridges).show(sym.ridges)
         page.text(
             r"$\mathsf{Q}$ is the $q$ of one more site, of covariance $I$ ($\gamma = 1$) without mean and encoding "
-            r"($\tau = 0$), whose $\hat V$ is $\hat{\mathsf{Q}}$ and whose other conjugates vanish. So $\lambda I$ in "
-            r"the rows' problems is $\lambda I + \hat{\mathsf{Q}}$, and the free entropy has the term "
-            r"$-\tfrac{1}{2} \operatorname{Tr}[\hat{\mathsf{Q}} \mathsf{Q}]$ more. In the regulariser, and in the "
+            r"($\tau = 0$), whose $\hat V$ is $\hat{\mathsf{Q}}$ and whose other conjugates vanish. So "
+            rf"${ridges}$ in the rows' problems is ${ridges} + \hat{{\mathsf{{Q}}}}$, and the free entropy has the "
+            r"term $-\tfrac{1}{2} \operatorname{Tr}[\hat{\mathsf{Q}} \mathsf{Q}]$ more. In the regulariser, and in the "
             r"training loss, $\lambda$ stays by itself. Stationarity in $\hat{\mathsf{Q}}$, and by the envelope "
             r"theorem in $\mathsf{Q}$, whose entries $(i, j)$ and $(j, i)$ are one variable:"
         )

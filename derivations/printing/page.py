@@ -36,6 +36,7 @@ def document(
     penalty: str | None = None,
     minimizer: str | None = None,
     clusters: bool = False,
+    ridges: bool = False,
     setting: Setting | None = None,
 ) -> Document:
     """The page of a model's equations.
@@ -51,13 +52,15 @@ def document(
         LaTeX of the minimiser of the row's problem, if a row is one weight and there is a formula; see `Law`.
     clusters : bool
         Tokens come from a mixture of clusters, Result C.2.
+    ridges : bool
+        Every column has a ridge of its own.
     setting : Setting, optional
         Makes it the page of one problem, with the numbers that its symbols stand for.
     """
-    law = Law(penalty, clusters, setting, minimizer)
+    law = Law(penalty, clusters, setting, minimizer, ridges)
     text = text_of(model, law, concrete)
     scalar = concrete and model.columns == model.teacher_rank == 1
-    shape = (model.length if concrete and not clusters else None, scalar, clusters)
+    shape = (model.length if concrete and not clusters else None, scalar, clusters, ridges)
     page = Page(EquationPrinter(*shape))
     if setting is not None:
         page.text(f"Equations of problem `{setting.name}`, whose numbers stand in the section {sections.NUMBERS}.")
@@ -83,10 +86,15 @@ def document(
 
 
 def model_page(
-    model: AttentionModel | ScalarModel, setting: Setting, *, penalty: str | None = None, clusters: bool = False
+    model: AttentionModel | ScalarModel,
+    setting: Setting,
+    *,
+    penalty: str | None = None,
+    clusters: bool = False,
+    ridges: bool = False,
 ) -> Document:
     """What is solved, without how: the model's definitions and the numbers of one problem; see `document`."""
-    text = text_of(model, Law(penalty, clusters, setting), True)
+    text = text_of(model, Law(penalty, clusters, setting, ridges=ridges), True)
     page = Page(EquationPrinter(None, False, clusters))
     text.definitions(page)
     page.text(

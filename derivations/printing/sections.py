@@ -171,11 +171,11 @@ def local_problem(page: Page, scalar: bool, law: Law) -> None:
 
 @cache
 def derivation(
-    length: int | None, scalar: bool, clusters: bool, separable: bool
+    length: int | None, scalar: bool, clusters: bool, ridges: bool, separable: bool
 ) -> tuple[Heading | Paragraph | Formula, ...]:
     """What is derived, the same for all losses and numbers; takes a printer's arguments and the regulariser's kind."""
     free_entropy = derive_free_entropy(GENERIC, separable=separable)
-    page = Page(EquationPrinter(length, scalar, clusters))
+    page = Page(EquationPrinter(length, scalar, clusters, ridges))
     replica_chain(page, free_entropy, _short)
     _saddle_point(page, derive_saddle_point(free_entropy))
     _observables(page, free_entropy)
@@ -186,7 +186,8 @@ def replica_chain(page: Page, free_entropy: FreeEntropy, shortened: Callable[[An
     """The steps of the replica calculation, with names for matrices put in by ``shortened``."""
     *chain, last = free_entropy.steps
     # the argument does not depend on the number of tokens: its sums stay sums
-    full, page.printer = page.printer, EquationPrinter(None, page.printer.scalar, page.printer.clusters)
+    full = page.printer
+    page.printer = EquationPrinter(None, full.scalar, full.clusters, full.ridges)
     order = list(free_entropy.terms)
     page.heading("Replica calculation", "R")
     page.text(
@@ -283,7 +284,7 @@ def _base_and_row(definition: Definition) -> Any:
 def message_passing(page: Page, law: Law) -> None:
     """GAMP: one iteration."""
     page.heading("Message passing", "G")
-    iteration, show = derive_iteration(), EquationPrinter().show
+    iteration, show = derive_iteration(), EquationPrinter(ridges=law.ridges).show
     before = show(g_before)
     page.text(
         rf"State evolution is that of GAMP (paper, Algorithm 1), for samples with the rows $\bar x_\ell = (x_\ell + "

@@ -14,9 +14,15 @@ from derivations.replica.sgd_flow import NOISE_CURVATURE, NOISE_ROW, SCATTER, VE
 __all__ = ["flow_document"]
 
 
-def flow_document() -> Document:
-    """The page of the dynamics, for any loss of the local fields and symbolic sizes."""
-    page, flow = Page(EquationPrinter()), derive_flow()
+def flow_document(*, ridges: bool = False) -> Document:
+    """The page of the dynamics, for any loss of the local fields and symbolic sizes.
+
+    Parameters
+    ----------
+    ridges : bool
+        Every column has a ridge of its own.
+    """
+    page, flow = Page(EquationPrinter(ridges=ridges)), derive_flow()
     show = page.printer.show
     page.text(
         "Printed for any loss $\\ell(h, k)$ of the local fields, any number $L$ of tokens, $r$ columns of the weights "
@@ -65,7 +71,7 @@ def flow_document() -> Document:
         r"Gradient flow on the population risk is the limit of small $\eta$, in which $S$ drops out, with $\eta T$ "
         r"as its time. The risk is"
     )
-    page.formula((r"\mathcal{R}", rf"= {show(flow.loss)} + \frac{{\lambda}}{{2}} {show(flow.norm)}"))
+    page.formula((r"\mathcal{R}", rf"= {show(flow.loss)} + {show(flow.penalty)}"))
     page.heading("Labels with noise", "N")
     page.text(
         rf"Noise of the labels has the independent entries ${show(NOISE_ROW)} \sim \mathcal{{N}}(0, "

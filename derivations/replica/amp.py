@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from sympy import IndexedBase, Symbol
-from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Transpose
+from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Transpose
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import jacobian
@@ -97,7 +97,7 @@ def derive_iteration() -> Iteration:
         return SampleSum.of(TokenSum.of(body.xreplace({sym.ell: kappa}), kappa))
 
     fitted = DirectionSum.of(xbar[sym.ell] * sym.w)
-    precision = sym.ridge * Identity(sym.r) + A
+    precision = sym.ridges + A
     return Iteration(
         fields=(
             Named(sym.V, DirectionSum.of(sym.gamma[sym.ell] * c) / dimension),

@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from sympy import Add, Expr, Symbol, expand_mul, factor_terms, limit, oo, sift
-from sympy.matrices.expressions import Identity, MatrixExpr, Trace
+from sympy.matrices.expressions import MatrixExpr, Trace
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean
@@ -127,11 +127,11 @@ def stiffness() -> Any:
 
 @cache
 def precision() -> MatrixExpr:
-    """``R^-1 = lambda I + sum_kappa gamma_kappa V_hat_kappa``: the same with the ridge.
+    """``R^-1 = Lambda + sum_kappa gamma_kappa V_hat_kappa``: the same with the ridges, which are ``lambda I`` if alike.
 
     Equation (P2) of the replica-symmetric page.
     """
-    return sym.ridge * Identity(sym.r) + stiffness()
+    return sym.ridges + stiffness()
 
 
 @cache
@@ -169,7 +169,7 @@ def _step_replicated_moment(model: Any, separable: bool) -> Step:
     def coupling(body: Expr, pairs: bool = False) -> Expr:
         return ReplicaSum(over_tokens(body), pairs)
 
-    penalty = RowPenalty(sym.w) if separable else RidgePenalty(sym.ridge, sym.w)
+    penalty = RowPenalty(sym.w) if separable else RidgePenalty(sym.ridges, sym.w)
     b, within, between = _source(M_HAT_A, THETA_HAT_A), weighted(Q_HAT_AA), weighted(Q_HAT_AB)
     sample = SampleIntegral(M_A, THETA_A, sym.rho, SampleLoss(model), beta)
     row = RowIntegral(b, penalty, beta)

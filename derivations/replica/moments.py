@@ -25,7 +25,6 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from sympy import AtomicExpr, Basic, Expr, S, Tuple, sympify
-from sympy.matrices.expressions import Identity
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldLaw, FieldMean
@@ -88,15 +87,18 @@ class SampleLoss(AtomicExpr):
 
 
 class RidgePenalty(Expr):
-    """``lambda/2 w^T w``: the ridge on one row of the weights."""
+    """``1/2 w^T Lambda w``: the ridges of the columns on one row of the weights."""
 
-    def __new__(cls, ridge: Any, weights: TokenMatrix) -> RidgePenalty:
-        """Take the strength and the symbol of ``w``."""
-        return Expr.__new__(cls, ridge, weights)
+    def __new__(cls, ridges: Any, weights: TokenMatrix) -> RidgePenalty:
+        """Take the diagonal matrix Lambda and the symbol of ``w``."""
+        return Expr.__new__(cls, ridges, weights)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        ridge, w = map(printer._print, operands(self))
-        return rf"\tfrac{{{ridge}}}{{2}} \lVert {w} \rVert^2"
+        ridges, weights = operands(self)
+        w = printer._print(weights)
+        if isinstance(ridges, TokenMatrix):
+            return rf"\tfrac12 \lVert {printer._print(ridges)}^{{1/2}} {w} \rVert^2"
+        return rf"\tfrac{{{printer._print(ridges)}}}{{2}} \lVert {w} \rVert^2"
 
 
 def _root(covariance: Any, printer: Any) -> str:
@@ -246,8 +248,7 @@ def _(penalty: RowPenalty, curvature: Any, source: Any, noises: tuple[Any, ...],
 
 @row_minimum.register
 def _(penalty: RidgePenalty, curvature: Any, source: Any, noises: tuple[Any, ...], tilt: Any) -> Expr:
-    ridge, weights = operands(penalty)
-    precision = ridge * Identity(weights.shape[0]) + curvature
+    precision = operands(penalty)[0] + curvature
     apart, *near = noises
     if tilt is None:
         return QuadraticMinimum(precision, source, apart)

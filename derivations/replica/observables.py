@@ -4,7 +4,7 @@ All are expressions of the same nodes as the free entropy, so that they are prin
 but the test error are derivatives of ``-Phi``, the lowest risk per dimension: since it is stationary in the order
 parameters, only what depends on the parameter explicitly counts.
 
-- In the strength of a ridge, ``lambda/2 |W|^2/d``: half the squared norm.
+- In the strength of a ridge that is added to all columns, ``lambda/2 |W|^2/d``: half the squared norm.
 - In a factor before the regulariser: the regulariser itself.
 - In a factor before the whole risk: the risk, which is the training loss by its proximal points (121).
 - In a factor before V: zero.  The energy moves as much as the couplings, in the other direction, which replaces the
@@ -20,12 +20,13 @@ from functools import cache
 from typing import Any
 
 from sympy import Expr, S, Symbol
+from sympy.matrices.expressions import Identity
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import derivative
 from derivations.algebra.means import FieldMean
 from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowMinimum
-from derivations.replica.chain import FreeEntropy
+from derivations.replica.chain import FreeEntropy, precision, stiffness
 
 __all__ = ["Observable", "mean_envelope", "observables", "penalty", "weight_norm"]
 
@@ -44,8 +45,9 @@ class Observable:
 
 
 def _rate(expression: Any, replacements: dict[Any, Any], at: Any) -> Any:
-    """Derivative in the factor that the replacements bring in, where it is ``at``."""
-    return derivative(expression.xreplace(replacements), _FACTOR).xreplace({_FACTOR: at})
+    """Derivative in the factor that the replacements bring in, where it is ``at`` and they replace nothing."""
+    back = {new: old for old, new in replacements.items()}
+    return derivative(expression.xreplace(replacements), _FACTOR).xreplace(back).xreplace({_FACTOR: at})
 
 
 def _each(expression: Any, kind: type, change: Callable[[Any], Any]) -> dict[Any, Any]:
@@ -54,8 +56,10 @@ def _each(expression: Any, kind: type, change: Callable[[Any], Any]) -> dict[Any
 
 
 def _scaled_regularizer(total: Any) -> dict[Any, Any]:
-    """The regulariser times the factor: the ridge, or what the problem of a row holds."""
-    return {sym.ridge: _FACTOR * sym.ridge} | _each(total, RowMinimum, lambda node: node.scaled(_FACTOR))
+    """The regulariser times the factor: the ridges, or what the problem of a row holds."""
+    return {precision(): stiffness() + _FACTOR * sym.ridges} | _each(
+        total, RowMinimum, lambda node: node.scaled(_FACTOR)
+    )
 
 
 def mean_envelope(free_entropy: FreeEntropy) -> Any:
@@ -64,13 +68,13 @@ def mean_envelope(free_entropy: FreeEntropy) -> Any:
 
 
 def weight_norm(free_entropy: FreeEntropy) -> Any:
-    """``||W||^2/d``: twice the derivative of ``-Phi`` in the strength of the ridge, or of one that is added.
+    """``||W||^2/d``: twice the derivative of ``-Phi`` in the strength of a ridge that is added.
 
     Equation (O3) of the replica-symmetric page.
     """
     total = free_entropy.total
     if not free_entropy.separable:
-        return 2 * derivative(total, sym.ridge)
+        return 2 * _rate(total, {precision(): precision() + _FACTOR * Identity(sym.r)}, S.Zero)
     return 2 * _rate(total, _each(total, RowMinimum, lambda node: node.ridged(_FACTOR)), S.Zero)
 
 

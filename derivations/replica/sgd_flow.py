@@ -73,6 +73,8 @@ class Flow:
         By the means and covariances of the rows.
     norm : Expr
         The squared norm of the weights over d, likewise.
+    penalty : Expr
+        The ridge in the risk over d, likewise.
     conjugates : tuple of Equation
         (8) for one sample a direction: what drift and noise are made of.
     loss : Expr
@@ -87,6 +89,7 @@ class Flow:
     scatter: Named
     overlaps: tuple[Named, ...]
     norm: Any
+    penalty: Any
     conjugates: tuple[Equation, ...]
     loss: Any
     square_gain: Any
@@ -164,13 +167,13 @@ def _replaced(matrix: Any, factors: tuple[Any, ...], value: Any) -> Any:
 
 @cache
 def derive_flow() -> Flow:
-    """The equations for any loss of the local fields and the ridge.
+    """The equations for any loss of the local fields and the ridges.
 
     Equations (S1), (R5), (Q1)-(Q6), (F1)-(F6) of the dynamics page.
     """
-    kappa, w, ridge = sym.kappa, sym.w, sym.ridge
+    kappa, w = sym.kappa, sym.w
     pull = SampleSum.of(TokenSum.of(xbar[kappa] * sym.g_field.xreplace({sym.ell: kappa}), kappa))
-    step = MatAdd(w, MatMul(eta / samples, pull), MatMul(-eta * ridge / dimension, w))
+    step = MatAdd(w, MatMul(eta / samples, pull), MatMul(-eta / dimension, sym.ridges, w))
     # d steps: d s independent samples a unit of time, each with the mean (b - Lambda w)/d and the covariance S/d
     drift, gained = MatMul(eta, VELOCITY), MatMul(eta**2 / samples, NOISE)
     around = MatMul(-eta, STIFFNESS, _DEVIATION)
@@ -191,6 +194,7 @@ def derive_flow() -> Flow:
         scatter=Named(SCATTER, _about_mean(scatter)),
         overlaps=tuple(Named(unknown, _mean(_with_scatter(body))) for unknown, body in overlaps.items()),
         norm=Trace(_mean(_with_scatter(norm))),
+        penalty=Trace(MatMul(S.Half, sym.ridges, _mean(_with_scatter(norm)))),
         conjugates=tuple(_of_one_sample(equation) for equation in saddle_point.conjugates),
         loss=FieldMean.of(FieldLoss(sym.omega_field, sym.k_field)),
         square_gain=square_gain,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from typing import cast
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def direct_risk(instance: Instance, s: int, weights: Tensor) -> Tensor:
     normal = generator(instance.seed, instance.runs[s], Stream.NOISE).standard_normal(T.shape)
     T = T + math.sqrt(ideal.noise) * torch.as_tensor(normal)
     loss = (T @ x - S @ shifted).square().sum() / (2 * d)
-    return loss + problem.regularizer.strength / 2 * weights.square().sum()
+    return loss + cast("float", problem.regularizer.strength) / 2 * weights.square().sum()
 
 
 @pytest.mark.parametrize("name", WITH_ATTENTION)

@@ -64,7 +64,7 @@ def test_a_step_is_the_gradient_of_its_own_samples():
     parts = {name: getattr(block, name)[:, :batch] for name in ("targets", "grams", "offsets", "teacher_fields")}
     few = replace(block, tokens=block.tokens[:, : 2 * batch], sites=block.sites[:, :batch], **parts)
     _, gradient = Risk(few, instance.loss).smooth(weights)
-    ridge = PAPER.rows.ridge * weights
+    ridge = cast("float", PAPER.regularizer.strength) * weights
     # per sample without the ridge, and with lambda / d of it
     expected = weights - rate * ((gradient - ridge) / batch + ridge / 40)
     assert torch.allclose(trained.weights, expected, rtol=1e-12, atol=1e-14)
@@ -80,7 +80,7 @@ def test_runs_do_not_depend_on_their_batch_or_on_blocks(monkeypatch):
     assert np.isfinite(whole.trajectory_test_error).all()
     assert np.isnan(whole.linear_test_error).all()
     # the risk of fresh samples: without a constant, half of L times the test error and the decay
-    decay = PAPER.regularizer.strength / 2 * whole.weight_norm
+    decay = cast("float", PAPER.regularizer.strength) / 2 * whole.weight_norm
     assert np.allclose(whole.training_loss, whole.test_error + decay, rtol=1e-12)
     ap.validate_dataset(whole)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pytest
@@ -55,8 +56,7 @@ def test_steps_are_those_of_torch(name):
     start = initial_weights(instance, "uninformed")
     settings = TrainingSettings(name, steps=60)
     trained = train(instance, Risk.of(instance), start, settings)
-    strength = PAPER.regularizer.strength
-    assert strength is not None
+    strength = cast("float", PAPER.regularizer.strength)
     for s in range(2):
         weights = start[s].clone().requires_grad_()
         if name == "gd":

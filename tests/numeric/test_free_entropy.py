@@ -101,7 +101,7 @@ class Setting:
         return image
 
     def arguments(self, ridge: float | None = None) -> dict:
-        strength = self.problem.regularizer.strength if ridge is None else ridge
+        strength = cast("float", self.problem.regularizer.strength) if ridge is None else ridge
         prior = Prior(self.kernels, self.spectrum, strength)
         points = prior.arguments(Conjugates(*(np.zeros((1, 1, 1, 1)) for _ in range(4))))
         return {"alpha": self.alpha, **points, "field_mean": lambda values: values}
@@ -418,7 +418,7 @@ def test_derivatives_of_the_training_loss(name, alpha, branch):
     """``d eps_t/d lambda = |W|^2/(2d)`` and ``d eps_t/d alpha = E[M]``: by stationarity, explicit parts alone count."""
     point = solved_smooth(name, alpha, branch)
     at, x, c = reached(point, name)
-    ridge, half = point.problem.regularizer.strength, 0.5e-2
+    ridge, half = cast("float", point.problem.regularizer.strength), 0.5e-2
     energy = at.evaluate(x).envelope
 
     def explicit(change):

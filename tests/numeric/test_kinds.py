@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ class Huber(RegularizerKind):
     example: ClassVar = {"strength": 0.01}
 
     def rows(self, given, columns):
-        s = float(given.strength)
+        s = cast("float", given.strength)
 
         def value(w):
             return np.where(np.abs(w) <= 1, s / 2 * w**2, s * (np.abs(w) - 0.5))

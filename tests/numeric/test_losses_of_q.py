@@ -11,11 +11,12 @@ import pytest
 
 import attnphase as ap
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.deflation import _with_entries
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.gauge import gauge_of
-from attnphase.state_evolution.overlaps import norm_matrix
+from attnphase.state_evolution.overlaps import Overlaps, norm_matrix
 from attnphase.state_evolution.symmetries import loss_symmetries
 
 SETTINGS = SolverSettings(threads=1)
@@ -164,6 +165,18 @@ def test_columns_change_together_with_q():
         turns = gauge_of.__wrapped__(kernels, ((),), 3).turns
         found[name] = len(loss_symmetries.__wrapped__(kernels, ((),), 3)) // 2, len(turns)
     assert found == {"p Q p": (8, 0), "Tr Q": (8, 0), "Q11": (4, 0), "Q12": (4, 0), "h Q h": (8, 1), "|h|, Q11": (4, 0)}
+
+
+def test_entries_that_vanish_in_starts_have_sizes():
+    """A search for all solutions counts distances in them: of q, V and Q those of the diagonal entries."""
+    q = np.diag([0.9, 0.4])[None] * np.array([1.0, 0.5])[:, None, None]
+    given = Overlaps(q, 0.3 * q, np.ones((2, 2, 1)), np.array([[[0.2], [0.0]]] * 2), np.array([2.0, 0.0, 0.5]), norms=3)
+    rho = np.full((2, 1, 1), 1.7)
+    sizes = Overlaps.unpack(_with_entries(np.abs(given.pack()), given, rho), 2, 2, 1, 3)
+    np.testing.assert_allclose(sizes.q[0], [[0.9, 0.6], [0.6, 0.4]])
+    np.testing.assert_allclose(sizes.V[1], 0.15 * sizes.q[0])
+    np.testing.assert_allclose(sizes.theta[0, :, 0], [0.2, 0.1 * np.sqrt(0.4 * 1.7)])
+    np.testing.assert_allclose(sizes.trained, [2.0, 1.0, 0.5])
 
 
 # --- at finite d ------------------------------------------------------------------------------------------------------

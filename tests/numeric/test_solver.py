@@ -117,6 +117,18 @@ def test_anderson_with_a_short_memory_still_converges_where_undamped_steps_do_no
     np.testing.assert_allclose(found.point, target, atol=1e-8)
 
 
+def test_a_known_value_does_not_stand_in_for_a_side():
+    """Where both sides of the first step lie outside the domain a smaller one is taken, with the value given or not."""
+
+    def evaluate(x):
+        return np.array([x[0] ** 2, x[1]]) if abs(x[0] - 0.5) < 2e-3 else None
+
+    point = np.array([0.5, 0.2])
+    for centre in (None, evaluate(point)):
+        jacobian = finite_difference_jacobian(evaluate, point, np.ones(2), centre=centre)
+        np.testing.assert_allclose(jacobian, [[1.0, 0.0], [0.0, 1.0]], atol=2e-4)
+
+
 def test_newton_solves_a_linear_map_in_one_step():
     eigenvalues = [-3.7, 0.9, 0.35]
     evaluate, target, start = linear_map(eigenvalues)

@@ -85,7 +85,7 @@ def test_ridge_regression_is_solved_under_another_law():
     alpha, point = 1.9, solve_point(problem, 1.9, "semantic", settings=SolverSettings(threads=1))
     law = System.of(problem).sample_law
     assert isinstance(law, Tilted)
-    ridge, gamma, (q, V, theta) = problem.regularizer.strength, 1.13**2, (0.5, 1.0, 0.5)
+    ridge, gamma, (q, V, theta) = cast("float", problem.regularizer.strength), 1.13**2, (0.5, 1.0, 0.5)
     second = law.mean(0, 2) * gamma
     square = R = 0.0
     for _ in range(4000):

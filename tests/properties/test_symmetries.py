@@ -431,7 +431,7 @@ def scaled_problem(problem: Problem, c: float) -> Problem:
         {
             "tokens.sigma": (c * np.array(problem.tokens.sigma)).tolist(),
             "positions.gram": (c**2 * problem.positions_gram).tolist(),
-            "regularizer.strength": c**4 * problem.regularizer.strength,
+            "regularizer.strength": c**4 * cast("float", problem.regularizer.strength),
         }
     )
 
@@ -476,7 +476,7 @@ def test_scaling_law_of_linear_scores():
     c = 1.23
     bigger = scaled_problem(LINEAR, c).with_fields(
         {
-            "regularizer.strength": c**6 * LINEAR.regularizer.strength,
+            "regularizer.strength": c**6 * cast("float", LINEAR.regularizer.strength),
             "teacher.mixing": (c**2 * LINEAR.mixing_matrix).tolist(),
         }
     )

@@ -101,7 +101,7 @@ def in_units(problem: Problem, c: float, T: float = 1.0) -> tuple[Problem, float
     elif not labels:
         fields["teacher.noise"] = c**2 * problem.teacher.noise
     power = 2 if problem.regularizer.kind == "ridge" else 1
-    fields["regularizer.strength"] = problem.regularizer.strength * energy / weights**power
+    fields["regularizer.strength"] = cast("float", problem.regularizer.strength) * energy / weights**power
     return problem.with_fields(fields), weights
 
 

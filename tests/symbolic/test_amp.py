@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from sympy import Rational, eye, zeros
+from sympy import Rational, diag, eye, zeros
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import gradient, jacobian, solve_linear
@@ -56,20 +56,20 @@ def test_jacobian_that_cannot_be_read_off_raises():
 
 @every_size
 def test_fixed_points_are_critical_points_of_the_risk(explicit, rational, size):
-    """``(lambda I + A) w = B`` is ``lambda w = sum xbar g``; ``omega + V g`` is the proximal point."""
+    """``(Lambda + A) w = B`` is ``Lambda w = sum xbar g``; ``omega + V g`` is the proximal point."""
     L, r, _ = size
     draw = rational(11)
     values = {"w": draw.matrix(r, 1), "A": draw.positive(r), "V": [draw.positive(r) for _ in range(L)]}
     values |= {name: draw.per_token(L, r, 1) for name in ("omega", "prox", "g_before")}
     values |= {"xbar": [draw.number() for _ in range(L)]}
     force = draw.matrix(r, 1)
-    ridge = abs(draw.number())
+    values["ridges"] = ridges = diag(*(abs(draw.number()) for _ in range(r)))
     handlers = {SampleSum: lambda node, evaluate, bound: force}  # whatever the sum over samples gives
-    evaluate = explicit(L, {"L": L, "r": r, "lambda": ridge}, values, handlers=handlers)
+    evaluate = explicit(L, {"L": L, "r": r}, values, handlers=handlers)
     B = evaluate(ITERATION["B"])
     w = evaluate.given(B=B)(ITERATION["w"])
     # the step is zero where the force of the samples and the ridge cancel, and only there
-    assert (ridge * eye(r) + values["A"]) * (w - values["w"]) == force - ridge * values["w"]
+    assert (ridges + values["A"]) * (w - values["w"]) == force - ridges * values["w"]
     for l in range(L):
         g = evaluate(ITERATION["g"], {sym.ell: l})
         assert values["omega"][l] + values["V"][l] * g == values["prox"][l]
@@ -98,8 +98,8 @@ def world(explicit, rational):
 
         return explicit(
             L,
-            {"L": L, "r": r, "t": t, "alpha": Rational(3, 7), "lambda": Rational(40, 3)},
-            {"w": draw.matrix(r, 1)},
+            {"L": L, "r": r, "t": t, "alpha": Rational(3, 7)},
+            {"w": draw.matrix(r, 1), "ridges": diag(*(Rational(40 + i, 3) for i in range(r)))},
             atoms=tuple((Rational(weight, 5), atom()) for weight in (2, 3)),
             samples=tuple((Rational(weight, 7), sample()) for weight in (3, 4)),
             handlers={

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sympy import Float, Rational, cosh, log, tanh
+from sympy import Float, Rational, cosh, diag, log, tanh
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean
@@ -42,7 +42,7 @@ SADDLE_POINT = derive_one_rsb_saddle_point(FREE_ENTROPY)
 BY_NAME = {equation.unknown.name: equation for equation in SADDLE_POINT}
 
 VALUES = {
-    **{"q_0": 0.53, "q_1": 0.83, "v": 0.47, "m": -0.36, "theta": 0.52, "rho": 1.17, "alpha": 0.71, "lambda": 0.43},
+    **{"q_0": 0.53, "q_1": 0.83, "v": 0.47, "m": -0.36, "theta": 0.52, "rho": 1.17, "alpha": 0.71, "ridges": 0.43},
     **{"q_hat_0": 0.19, "q_hat_1": 0.31, "v_hat": 0.61, "m_hat": 0.38, "theta_hat": -0.57, "beta": 1.6, "y": 1.4},
 }
 ATOMS = ((0.35, {"gamma": 0.7, "tau": 0.9, "pi": -1.2}), (0.65, {"gamma": 1.3, "tau": -0.6, "pi": 0.8}))
@@ -199,7 +199,8 @@ def test_equations_of_matrices_that_do_not_commute(explicit, rational):
     L, r, t = 2, 2, 2
     values, atoms = matrices(rational, L, r, t)
     y = Rational(3, 7)
-    sizes = {"r": r, "t": t, "L": L, "lambda": Rational(9, 5), "y": y}
+    sizes = {"r": r, "t": t, "L": L, "y": y}
+    values["ridges"] = diag(Rational(9, 5), Rational(13, 7))
     logs = {LogDeterminant: lambda node, evaluate, bound: log(Float(evaluate(node.args[0], bound).det(), 40))}
     world = explicit(L, sizes, values, atoms, handlers=logs)
     prior = FREE_ENTROPY.terms["prior"]

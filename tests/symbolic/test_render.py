@@ -381,7 +381,7 @@ def test_scalar_print_equals_the_generated_maps():
             plain = scalarized(expanded(equation.right_hand_side, 3), LatexPrinter())
             plain = plain.replace(lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body)
             plain = plain.xreplace({sym.ell: Integer(token + 1)})
-            values: dict[Any, float] = {sym.alpha: 1.3, sym.ridge: 0.2, Symbol(r"\pi"): 0.7}
+            values: dict[Any, float] = {sym.alpha: 1.3, Symbol(sym.ridges.latex_name): 0.2, Symbol(r"\pi"): 0.7}
             for index in range(3):
                 values[Indexed(sym.gamma, index + 1)] = gamma[index].item()
                 values[Indexed(sym.tau, index + 1)] = tau[index].item()

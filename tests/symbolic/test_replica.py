@@ -45,7 +45,7 @@ DOUBLE_WELL = ScalarModel(
 LOSSES = pytest.mark.parametrize("model", [LOG_COSH, TANH_SQUARE], ids=lambda model: model.name)
 
 VALUES = {
-    **{"q": 0.83, "v": 0.47, "m": -0.36, "theta": 0.52, "rho": 1.17, "beta": 1.6, "alpha": 0.71, "lambda": 0.43},
+    **{"q": 0.83, "v": 0.47, "m": -0.36, "theta": 0.52, "rho": 1.17, "beta": 1.6, "alpha": 0.71, "ridges": 0.43},
     **{"q_hat": 0.29, "v_hat": 0.61, "m_hat": 0.38, "theta_hat": -0.57},
 }
 ATOMS = ((0.35, {"gamma": 0.7, "tau": 0.9, "pi": -1.2}), (0.65, {"gamma": 1.3, "tau": -0.6, "pi": 0.8}))
@@ -214,7 +214,7 @@ def test_prior_log_partition_tends_to_the_completed_square():
     final, minimum = (evaluate(step.terms["prior"], cold(TOY)) for step in (RIDGE, ZERO_TEMPERATURE))
     assert minimum == pytest.approx(final, rel=1e-12)
     for beta in (7.0, 60.0):
-        curvatures = [(w, beta * (VALUES["lambda"] + a["gamma"] * VALUES["v_hat"])) for w, a in ATOMS]
+        curvatures = [(w, beta * (VALUES["ridges"] + a["gamma"] * VALUES["v_hat"])) for w, a in ATOMS]
         volume = sum(w * math.log(2 * math.pi / A) / 2 for w, A in curvatures)
         log_mean = evaluate(NO_REPLICAS.terms["prior"], scaled_toy(TOY, beta))
         assert -log_mean / beta == pytest.approx(final - volume / beta, rel=1e-9)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sympy import Rational, expand, eye, sqrt, zeros
+from sympy import Rational, diag, expand, eye, sqrt, zeros
 
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.losses import LOSSES
@@ -25,7 +25,7 @@ from derivations.replica.sgd_flow import SCATTER, STIFFNESS, VELOCITY, derive_fl
 FLOW, NAMES = derive_flow(), names()
 SIZES = [(1, 1, 1), (2, 2, 1), (3, 2, 2)]
 every_size = pytest.mark.parametrize("size", SIZES, ids=lambda s: "L{}-r{}-t{}".format(*s))
-ETA, BATCH, RIDGE, DIMENSION = Rational(7, 5), Rational(3), Rational(11, 13), Rational(17)
+ETA, BATCH, RIDGES, DIMENSION = Rational(7, 5), Rational(3), (Rational(11, 13), Rational(5, 7)), Rational(17)
 
 
 @pytest.fixture
@@ -47,8 +47,9 @@ def world(explicit, rational):
         )
         values = {"w": draw.matrix(r, 1), "pi": draw.matrix(t, 1), "C": draw.positive(r)}
         values |= {name: [abs(draw.number()) for _ in range(L)] for name in ("gamma", "tau")}
+        values["ridges"] = ridges_of(r)
         values["xbar"] = [draw.number() for _ in range(L)]
-        sizes = {"L": L, "r": r, "t": t, "alpha": Rational(1), "lambda": RIDGE, "eta": ETA, "s": BATCH, "d": DIMENSION}
+        sizes = {"L": L, "r": r, "t": t, "alpha": Rational(1), "eta": ETA, "s": BATCH, "d": DIMENSION}
         handlers = {
             FieldHessian: lambda node, evaluate, bound: evaluate.values[f"by_{node.args[1].name}"][
                 bound[sym.ell] if sym.ell in bound else bound[sym.kappa]
@@ -69,6 +70,10 @@ def world(explicit, rational):
     return make
 
 
+def ridges_of(r):
+    return diag(*RIDGES[:r])
+
+
 def of_direction(evaluate):
     """The evaluator with b, S, A and u of its direction."""
     for name, value in NAMES.items():
@@ -83,7 +88,7 @@ def test_rows_see_what_state_evolution_says_of_fresh_samples(world, size):
     row = concentrated()
     assert evaluate(NAMES[SOURCE]) == evaluate(row.source) != zeros(size[1], 1)
     assert evaluate(NAMES[NOISE]) == evaluate(row.noise)
-    assert evaluate(NAMES[STIFFNESS]) == RIDGE * eye(size[1]) + evaluate(row.curvature)
+    assert evaluate(NAMES[STIFFNESS]) == ridges_of(size[1]) + evaluate(row.curvature)
 
 
 @every_size
@@ -190,7 +195,7 @@ def test_generated_functions_are_the_equations(world):
     hats["m_hat"] = array("m_hat", 3, 2, 1)
     atoms = {"gamma": array("gamma", 3, 1, 1, 1), "tau": array("tau", 3, 1, 1, 1), "pi": array("pi", 1, 2, 1)}
     w, C = array("w", 1, 2, 1), array("C", 1, 2, 2)
-    numbers = {"eta": float(ETA), "ridge": float(RIDGE)}
+    numbers = {"eta": float(ETA), "ridge": np.array(RIDGES, dtype=float)}
     shared = {name: hats[name] for name in ("V_hat", "m_hat", "theta_hat")}
     moved = namespace["mean_rate"](**numbers, **atoms, w=w, **shared)
     assert np.allclose(moved[0], np.array(evaluate(FLOW.mean.value), dtype=float), rtol=1e-12)
@@ -198,13 +203,15 @@ def test_generated_functions_are_the_equations(world):
         **numbers, s=float(BATCH), gamma=atoms["gamma"], C=C, q_hat=hats["q_hat"], V_hat=hats["V_hat"]
     )
     assert np.allclose(spread[0], np.array(evaluate(FLOW.scatter.value), dtype=float), rtol=1e-12)
-    q, m, theta, norm = namespace["overlaps"](lambda values: values[0], **atoms, w=w, C=C)
+    ridges = numbers["ridge"]
+    q, m, theta, norm, penalty = namespace["overlaps"](ridges, lambda values: values[0], **atoms, w=w, C=C)
     for l in range(3):
         gamma, square = atoms["gamma"][l, 0], w[0] @ w[0].T + C[0]
         assert np.allclose(q[l], gamma * square)
         assert np.allclose(m[l], atoms["tau"][l, 0] * w[0])
         assert np.allclose(theta[l], gamma * w[0] @ atoms["pi"][0].T)
     assert norm == pytest.approx(np.trace(w[0] @ w[0].T + C[0]))
+    assert penalty == pytest.approx(ridges @ np.diag(w[0] @ w[0].T + C[0]) / 2)
 
 
 def test_the_page_has_every_equation():

@@ -18,7 +18,7 @@ from derivations.replica.stability import at_no_tilt, derive_copies, derive_repl
 LOG_COSH = ScalarModel("log cosh", lambda h, k: log(cosh(1.3 * h[0][0] - 0.8 * k[0][0] + 0.2)))
 VALUES = {
     **{"q_0": 0.53, "q_1": 0.83, "q": 0.83, "V": 0.47, "m": -0.36, "theta": 0.52, "rho": 1.17, "alpha": 0.71},
-    **{"lambda": 0.43, "q_hat_0": 0.19, "q_hat_1": 0.31, "q_hat": 0.31, "V_hat": 0.61, "m_hat": 0.38},
+    **{"ridges": 0.43, "q_hat_0": 0.19, "q_hat_1": 0.31, "q_hat": 0.31, "V_hat": 0.61, "m_hat": 0.38},
     **{"theta_hat": -0.57, "y": 0.0, "C_hat": 0.12},
 }
 ATOMS = ((0.35, {"gamma": 0.7, "tau": 0.9, "pi": -1.2}), (0.65, {"gamma": 1.3, "tau": -0.6, "pi": 0.8}))

@@ -59,11 +59,13 @@ class Gamp(Optimizer):
         runs, columns = len(weights), weights.shape[2]
         self._length = problem.tokens.length
         self._gamma = instance.stacked("gamma")
-        if variance is None:
-            strength = max(problem.regularizer.strength or 0.0, problem.regularizer.ridge or 0.0) or 0.01
-            variance = _START_VARIANCE / strength
+        strength = np.maximum(problem.regularizer.strength, problem.regularizer.ridge)
+        first = _START_VARIANCE / strength if variance is None else variance
         identity = torch.eye(columns, dtype=weights.dtype, device=weights.device)
-        self._c = variance * identity.expand(*weights.shape, columns).clone()
+        self._c = (
+            torch.as_tensor(first, dtype=weights.dtype, device=weights.device)
+            * identity.expand(*weights.shape, columns).clone()
+        )
         self._residual = weights.new_zeros((runs, samples.count, self._length, columns))
         self._minima = weights.new_zeros((runs, samples.count, 2, self._length, columns))
         self._energies = weights.new_zeros((runs, samples.count, 2))
@@ -103,7 +105,7 @@ class Gamp(Optimizer):
         squares = own.reshape(runs, count * length, columns * columns).float()
         curvature = -torch.stack([x.mT @ y for x, y in zip(self._squares, squares, strict=True)])
         curvature = curvature.reshape(runs, -1, columns, columns).to(before.dtype) / self.instance.dimension
-        curvature = _lifted((curvature + curvature.mT) / 2, risk.regularizer.ridge)
+        curvature = _lifted((curvature + curvature.mT) / 2, float(np.min(risk.regularizer.ridge)))
         residual = self._residual.reshape(runs, count * length, columns)
         source = pull_back(samples.tokens, residual) + torch.einsum("bdij,bdj->bdi", curvature, before)
         weights, c = self._rows(curvature, source)
@@ -145,7 +147,8 @@ class Gamp(Optimizer):
         """Minimisers of the row problems (S, d, r) and their responses to the source (S, d, r, r)."""
         regularizer, columns = self.risk.regularizer, source.shape[2]
         if self.risk.is_smooth:
-            whole = curvature + regularizer.ridge * torch.eye(columns, dtype=source.dtype, device=source.device)
+            ridges = regularizer.ridge * np.eye(columns)
+            whole = curvature + torch.as_tensor(ridges, dtype=source.dtype, device=source.device)
             c = torch.linalg.inv(whole)
             return torch.einsum("bdij,bdj->bdi", c, source), c
         stiffness, pull = curvature.double().cpu().numpy(), source.double().cpu().numpy()
@@ -207,7 +210,7 @@ class Gamp(Optimizer):
 
 
 def _lifted(curvature: Tensor, ridge: float) -> Tensor:
-    """Curvatures whose eigenvalues, with the ridge, are not below a share of their mean over the coordinates."""
+    """Curvatures whose eigenvalues, with the least ridge, are not below a share of their mean over the coordinates."""
     values, vectors = torch.linalg.eigh(curvature)
     mean = (values.mean(dim=(1, 2), keepdim=True) + ridge).clamp(min=ridge if ridge > 0 else 1e-6)
     return (vectors * torch.maximum(values, _CURVATURE_FLOOR * mean - ridge)[..., None, :]) @ vectors.mT

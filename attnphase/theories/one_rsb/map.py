@@ -269,7 +269,7 @@ class OneRsbMap:
         if lowest <= 0:
             if not self.lift:
                 return None
-            shift = (_LIFTED * strength - lowest) / gamma.sum(axis=0).min()
+            shift = (_LIFTED * self.system.prior.least_ridge - lowest) / gamma.sum(axis=0).min()
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.sector.columns))
         arrays = one_rsb_equations().overlaps_from_conjugates(y=self.y, **self._atoms, **conjugates.arrays)
         q_0, q_1, V, m, theta = (array[:, 0] for array in arrays)

@@ -30,8 +30,8 @@ class Rows:
     ----------
     slopes : Slopes
         With the derived equations.
-    ridge : float
-        Strength lambda of the weight decay.
+    ridge : float or (r,) array
+        Strength lambda of the weight decay, of all columns or of each.
     columns : int
         Number r.
     weights : (A' + A,) array
@@ -46,7 +46,7 @@ class Rows:
     """
 
     slopes: Slopes
-    ridge: float
+    ridge: float | Array
     columns: int
     weights: Array
     gamma: Array
@@ -117,8 +117,14 @@ class Rows:
 
         Equations (Q4)-(Q6) of the dynamics page.
         """
+        overlaps, norm, _ = self.measured(state)
+        return overlaps, norm
+
+    def measured(self, state: Array) -> tuple[Overlaps, float, float]:
+        """The same, and the ridge in the risk over d."""
         means, covariances = self.unpack(state)
-        q, m, theta, norm = self.slopes.overlaps(
+        q, m, theta, norm, penalty = self.slopes.overlaps(
+            ridge=self.ridge,
             spectral_mean=self._mean,
             gamma=self.gamma,
             tau=self.tau,
@@ -127,7 +133,7 @@ class Rows:
             C=np.concatenate([np.zeros((self.points, self.columns, self.columns)), covariances]),
         )
         V = np.broadcast_to(np.eye(self.columns), q.shape)
-        return Overlaps((q + q.mT) / 2, np.ascontiguousarray(V), m, theta), float(norm)
+        return Overlaps((q + q.mT) / 2, np.ascontiguousarray(V), m, theta), float(norm), float(penalty)
 
     def rate(self, state: Array, conjugates: Conjugates, eta: float, samples: float) -> Array:
         """How the state moves; ``samples`` of a step may be infinite.

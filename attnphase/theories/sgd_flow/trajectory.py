@@ -375,14 +375,14 @@ def measured(dynamics: Dynamics, states: Array, numbers: Array | None = None) ->
     rows = dynamics.rows
     records: list[dict[str, Any]] = []
     for state, (loss, error) in zip(states, _numbers(dynamics, states) if numbers is None else numbers, strict=True):
-        overlaps, norm = rows.overlaps(state)
+        overlaps, norm, penalty = rows.measured(state)
         records.append(
             {
                 "q": overlaps.q,
                 "m": overlaps.m[..., 0],
                 "theta": overlaps.theta,
                 "weight_norm": norm,
-                "population_risk": loss + rows.ridge / 2 * norm,
+                "population_risk": loss + penalty,
                 "test_error": error,
             }
         )
