@@ -1,5 +1,7 @@
 """Two copies of GAMP on the same samples: how they come together and where they keep apart, against the theory."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 

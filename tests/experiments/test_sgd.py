@@ -1,6 +1,7 @@
 """One-pass SGD: its step, its blocks, and its trajectories beside the closed equations for five kinds of problem."""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest

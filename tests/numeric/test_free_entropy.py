@@ -8,6 +8,7 @@ the conjugates under the spectral measure. A fixed point is where both hold.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 import pytest

@@ -6,6 +6,7 @@ see the same samples and agree to rounding.  Where they see different samples, t
 
 import itertools
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
