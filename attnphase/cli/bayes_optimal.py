@@ -52,7 +52,7 @@ __all__ = ["optimal"]
 @click.option(
     "--thresholds", is_flag=True, help="Locate weak recovery, specialisation, jumps and perfect recovery as well."
 )
-@click.option("--max-nodes", type=int, help="Of an integration rule, at most.")
+@click.option("--max-nodes", type=int, help="Largest number of nodes of an integration rule.")
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, dir_okay=False),

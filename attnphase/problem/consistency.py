@@ -219,9 +219,10 @@ def _check_strength(problem: Sections) -> None:
     """Refuse a list of ridges that has not one for each column."""
     strength, columns = problem.regularizer.strength, problem.columns
     if isinstance(strength, tuple) and len(strength) != columns:
+        counted = "one column" if columns == 1 else f"{columns} columns"
         raise ProblemError(
             "regularizer.strength",
-            f"regularizer.strength has {len(strength)} numbers, but the student's weights have {columns} columns:"
+            f"regularizer.strength has {len(strength)} numbers, but the student's weights have {counted}:"
             " give one for each, or one number for all.",
         )
 

@@ -108,11 +108,14 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
     sampled, centre = rule.randomised and not map_.system.problem.loss.form.has_kink, None
-    step, scales = SAMPLED_STEP if sampled else STEP, map_.scales(x)
+    bend, scales = SAMPLED_STEP if sampled else STEP, map_.scales(x)
+    # what the teacher's fields leave of q must not change by more than q is to
+    untold = map_.unpack(x).untold(map_.system.sample_law.rho)
+    step, inexact = bend * untold, bend**2
     if rule.lines is not None:
-        step, centre = SMOOTH_STEP, all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
+        step, inexact = SMOOTH_STEP, SMOOTH_STEP / untold
+        centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
     joint = finite_difference_jacobian(all_at, x, scales, step, centre)
-    inexact = step if rule.lines is not None else step**2
     if not rule.randomised:
         if rule.lines is None:
             # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N; a node

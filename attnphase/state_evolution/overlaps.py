@@ -211,6 +211,18 @@ class Overlaps:
         theta = rest[..., length * columns : last].reshape(*several, length, columns, teacher_rank)
         return cls(q, V, m, theta, rest[..., last:], norms=norms)
 
+    def untold(self, rho: Array) -> float:
+        """Least share of q, ``q - theta rho^-1 theta^T``, that the teacher's fields do not tell, of all sites.
+
+        One where nothing is learned. A change of q or theta by a share of itself changes what is left by the ratio of
+        both.
+        """
+        told = self.theta @ np.linalg.pinv(rho) @ self.theta.mT
+        sizes, axes = np.linalg.eigh(self.q)
+        lengths = np.sqrt(np.where(sizes > VANISHING * sizes.max(axis=-1, keepdims=True), sizes, np.inf))
+        shares = np.linalg.eigvalsh(axes.mT @ told @ axes / (lengths[..., None] * lengths[..., None, :]))
+        return float(np.clip(1 - shares.max(), VANISHING, 1.0))
+
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
 

@@ -350,6 +350,14 @@ def test_the_binary_perceptron():
     assert ds["free_entropy"].sel(start="informed").to_numpy() == pytest.approx(-np.log(2))
 
 
+def test_signs_are_known_from_sums_without_noise():
+    """The informed start leaves so little that its square is no number."""
+    problem = Problem.from_dict({"tokens": {"length": 2, "sigma": 1.0}, "positions": {"kind": "none"}})
+    ds = ap.optimal(problem.with_fields(RADEMACHER), 0.4, channel="sum(k)", start="informed", max_nodes=512)
+    assert ds["recovered"].item() == 1
+    assert ds["overlap"].item() == pytest.approx(1)
+
+
 def test_two_fixed_points_of_binary_cdma():
     """At little noise alpha rises, falls and rises along the curve of one number, ``alpha = S (noise + V(S))``."""
     problem, noise = ONE.with_fields(RADEMACHER | {"teacher.noise": 0.02, "tokens.sigma": 1.0}), 0.02

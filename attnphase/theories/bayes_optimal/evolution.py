@@ -21,6 +21,7 @@ from attnphase.theories.bayes_optimal.symmetries import all_rotations
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
 
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
+_UNDERFLOW = 1e-100  # share of rho that is always left of weights that are nearly known, so that 1 / V^2 is a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +265,7 @@ class Evolution:
         """
         if (mixture := self.prior.mixture) is not None:
             unknown, _ = mixture.unknown(self.prior.noise(q_hat))
-            V = np.einsum("a,pa,aij->pij", self.prior.weights, self.prior.gamma, unknown)
+            V = np.einsum("a,pa,aij->pij", self.prior.weights, self.prior.gamma, unknown) + _UNDERFLOW * self.rho
             return self.rho - V, V
         q, V = self.maps.overlaps_from_conjugates(**self.prior.arguments(), q_hat=q_hat)
         return (q + q.mT) / 2, (V + V.mT) / 2

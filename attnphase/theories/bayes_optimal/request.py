@@ -100,6 +100,6 @@ def undetermined() -> ProblemError:
     """The refusal of labels without noise that leave a continuum of fields."""
     return ProblemError(
         "teacher.noise",
-        "teacher.noise = 0: labels of this teacher do not give some of its fields, up to one sign, when the others are"
-        " given: give a noise, however small (such as 1e-6).",
+        "teacher.noise = 0: given some of the teacher's fields, these labels must leave one common sign of the others"
+        " open, or nothing, which was found for no choice of fields: give a noise, however small (such as 1e-6).",
     )
