@@ -126,6 +126,6 @@ def doubts(points: Sequence[BranchPoint]) -> dict[str, str]:
             names = " and ".join(Branch.named(point.branch).order_parameters)
             sentences[point.branch] = (
                 f"{point.branch}: whether this is the branch or the uninformed point is not decided: "
-                f"{names} may be zero within its error; more integration nodes may tell."
+                f"{names} may be zero within the errors of the map and its derivatives; smaller ones may tell."
             )
     return sentences
