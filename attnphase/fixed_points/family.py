@@ -182,10 +182,15 @@ class Family:
 
     def _differences(self, function: Callable[[Array], Array | None], place: Array) -> Array | None:
         """Derivatives of a function of a place; along smooth lines by what is known at the place."""
+        (x, value), step = self.split(place), self._step
+        if (map_ := self.map_at(value)) is None:
+            return None
         smooth = self.rule.lines is not None
+        if not smooth:  # see `errors.response_at`
+            step *= map_.unpack(x).untold(map_.system.sample_law.rho)
         try:
             centre = function(place) if smooth else None
-            return finite_difference_jacobian(function, place, np.ones_like(place), self._step, centre)
+            return finite_difference_jacobian(function, place, np.ones_like(place), step, centre)
         except ArithmeticError:
             return None
 

@@ -277,6 +277,16 @@ def test_optima_of_sampled_rules_are_those_of_lines():
     assert np.sqrt(np.mean(np.square(deviations))) < 2
 
 
+def test_optima_of_sampled_rules_where_the_teachers_fields_tell_nearly_all():
+    fields = {**ONE_TOKEN, "loss.kind": "logistic", "tokens.sigma": 1.0, "regularizer.strength": 0.01}
+    problem = ap.Problem().with_fields(fields)
+    sampled = problem.with_fields({"integration.rule": "sobol"})
+    best, found = (place_of(each, 8.0, (0.001, 0.02)) for each in (problem, sampled))
+    assert (best.place.name, found.place.name) == ("inside", "inside")
+    assert found.value == pytest.approx(best.value, abs=4 * np.hypot(found.value_error, best.value_error))
+    assert found.value_error < 0.02 * found.value
+
+
 def test_a_range_up_to_where_the_field_ends():
     """No steps lead beyond omega = 0 or a noise of 0; nothing is smaller than without noise."""
     found = place_of(ATTENTION, 1.96, (0.0, 0.4), over="teacher.omega")
