@@ -183,7 +183,6 @@ REFUSED = {
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "{none}"], "there is no such file"),
         (["--alpha", "1", "--channel", "sign"], 'channel = "sign" is for one token'),
-        (["--alpha", "1", "--set", "teacher.rank=2"], "teacher.noise = 0"),
         (["--alpha", "1", "--set", "teacher.rank=3"], "teacher.rank must be 1 or 2"),
         (["--alpha", "1", "--set", "teacher.omega=1"], "teacher.omega = 1"),
         (["--alpha", "1", "--vary", "student.rank=1,2"], "student.rank does not enter"),
