@@ -109,9 +109,10 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     beside.lift = True
     sampled, centre = rule.randomised and not map_.system.problem.loss.form.has_kink, None
     bend, scales = SAMPLED_STEP if sampled else STEP, map_.scales(x)
-    # what the teacher's fields leave of q must not change by more than q is to
+    # what the teacher's fields leave of q must not change by more than q is to; of nodes that jump at fixed places few
+    # would do so in a smaller step
     untold = map_.unpack(x).untold(map_.system.sample_law.rho)
-    step, inexact = bend * untold, bend**2
+    step, inexact = bend * (untold if rule.randomised else 1.0), bend**2
     if rule.lines is not None:
         step, inexact = SMOOTH_STEP, SMOOTH_STEP / untold
         centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
