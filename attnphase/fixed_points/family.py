@@ -187,7 +187,7 @@ class Family:
             return None
         smooth = self.rule.lines is not None
         if not smooth:  # see `errors.response_at`
-            step *= map_.unpack(x).untold(map_.system.sample_law.rho)
+            step *= map_.untold(x)
         try:
             centre = function(place) if smooth else None
             return finite_difference_jacobian(function, place, np.ones_like(place), step, centre)

@@ -121,15 +121,16 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
     derivatives = rules.of_derivatives(map_.channel.rule)
     response = response_at(map_, x, derivatives)  # those that the point has may be a neighbour's
     step = _STEP if family.rule.lines is None else _SMOOTH_STEP
-    tangent, scales = np.zeros(len(x)), map_.scales(x)
-    ends = _ends(family, x, tangent, value, step, scales)
+    line = Line(family, x, np.zeros(len(x)), value, map_.scales(x))
+    ends = _ends(line, step)
     for _ in range(_TURNS):
         slope = _slope(ends)
-        tangent = tangent + propagate(slope[None, : len(x)] - tangent, slope[None, len(x) :], response)[0][0]
-        ends = _ends(family, x, tangent, value, step, scales)
+        turned = propagate(slope[None, : len(x)] - line.tangent, slope[None, len(x) :], response)[0][0]
+        line = replace(line, tangent=line.tangent + turned)
+        ends = _ends(line, step)
     slope = _slope(ends)
-    left = slope[: len(x)] - tangent
-    wide = _slope(_ends(family, x, tangent, value, 2 * step, scales)) - slope
+    left = slope[: len(x)] - line.tangent
+    wide = _slope(_ends(line, 2 * step)) - slope
     # how much the differences do not know: what the tangent has left, and what a step twice as long changes
     own = np.stack([np.concatenate([left, 0 * slope[len(x) :]]), wide])
 
@@ -160,7 +161,6 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
     errors = standard_errors(map_, measured, response, rows)
     found = restore(propagate(left[None], slope[None, len(x) :], response)[1][0], measured)
     if setting.problem.metrics:
-        line = Line(family, x, tangent, value, scales)
         more = metric_slopes(line, response, left, rows.images, dx, settings.max_nodes)
         found, errors = found | more[0], errors | more[1]
     return Sensitivity(point, setting, found, errors)
@@ -173,17 +173,14 @@ def _map(family: Family, value: float) -> StateEvolution:
     return map_
 
 
-def _ends(family: Family, x: Array, tangent: Array, value: float, step: float, scales: Array) -> tuple[_End, _End]:
-    """Both ends of a difference along the tangent; one-sided where a side lies outside the domain.
-
-    A step changes neither the field nor any coordinate by more than a share of its size.
-    """
-    size = step * min(abs(value) or 1.0, 1 / max(float(np.max(np.abs(tangent) / scales)), 1e-300))
+def _ends(line: Line, step: float) -> tuple[_End, _End]:
+    """Both ends of a difference along the tangent; one-sided where a side lies outside the domain."""
+    size = line.size(step)
     found: list[_End] = []
     for distance in (size, -size, 0.0):
-        map_ = family.map_at(value + distance)
-        if map_ is not None and map_(x + distance * tangent) is not None:
-            found.append(_End(distance, map_, x + distance * tangent))
+        map_, x = line.family.map_at(line.value + distance), line.x + distance * line.tangent
+        if map_ is not None and map_(x) is not None:
+            found.append(_End(distance, map_, x))
         if len(found) == 2:
             return found[0], found[1]
     raise ArithmeticError("no difference along the field stays inside the domain")

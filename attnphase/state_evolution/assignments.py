@@ -41,12 +41,11 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
     ]
     if len(pairs) == 1:
         return [plain]
-    places = tuple(trained_places(problem))
-    found_in_loss = leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms, places)
+    places, kept = tuple(trained_places(problem)), system.penalties.unchanged
     symmetries = [
         (A, B)
-        for A, B, C in found_in_loss
-        if system.prior.unchanged(A) and np.allclose(C @ plain.trained, plain.trained)
+        for A, B, C in leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms, places)
+        if system.prior.unchanged(A) and kept(C) and np.allclose(C @ plain.trained, plain.trained)
     ]
     found: list[Overlaps] = []
     known: set[bytes] = set()

@@ -108,11 +108,10 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
     sampled, centre = rule.randomised and not map_.system.problem.loss.form.has_kink, None
-    bend, scales = SAMPLED_STEP if sampled else STEP, map_.scales(x)
-    # what the teacher's fields leave of q must not change by more than q is to; of nodes that jump at fixed places few
-    # would do so in a smaller step
-    untold = map_.unpack(x).untold(map_.system.sample_law.rho)
-    step, inexact = bend * (untold if rule.randomised else 1.0), bend**2
+    share, scales, untold = SAMPLED_STEP if sampled else STEP, map_.scales(x), map_.untold(x)
+    # a step changes the variance that remains by a share, not that of the fields; under tensor rules too few nodes
+    # would jump in a smaller one
+    step, inexact = share * (untold if rule.randomised else 1.0), share**2
     if rule.lines is not None:
         step, inexact = SMOOTH_STEP, SMOOTH_STEP / untold
         centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)

@@ -101,6 +101,10 @@ class StateEvolution:
         """Size of every coordinate, for relative residuals."""
         return self.sector.scales(x, self.system.spectrum.rho)
 
+    def untold(self, x: Array) -> float:
+        """See `Overlaps.untold`; differences of a sampled map are in proportion to it."""
+        return self.unpack(x).untold(self.system.sample_law.rho)
+
     def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
         """The image of a point; None outside the domain, and where it is no finite number.
 

@@ -212,10 +212,10 @@ class Overlaps:
         return cls(q, V, m, theta, rest[..., last:], norms=norms)
 
     def untold(self, rho: Array) -> float:
-        """Least share of q, ``q - theta rho^-1 theta^T``, that the teacher's fields do not tell, of all sites.
+        """Smallest share of the students' variance q that remains given the teacher's fields.
 
-        One where nothing is learned. A change of q or theta by a share of itself changes what is left by the ratio of
-        both.
+        It is that of ``q - theta rho^-1 theta^T`` over all sites and directions of the columns: one where nothing is
+        learned. Where it is small, a change of q or theta by 1 % may change the remaining variance by all of it.
         """
         told = self.theta @ np.linalg.pinv(rho) @ self.theta.mT
         sizes, axes = np.linalg.eigh(self.q)

@@ -10,6 +10,7 @@ from attnphase.checks.alignment import Frame
 from attnphase.integration.lines import LineOrders
 from attnphase.integration.rules import lines
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -94,3 +95,9 @@ def test_runs_with_exchanged_units_are_brought_into_the_theorys_frame():
         wanted = dataset(theory)[name].to_numpy()
         np.testing.assert_allclose(values, np.broadcast_to(wanted, values.shape), atol=1e-12, err_msg=name)
     assert len(aligned["trained"]) == 16
+
+
+def test_starts_are_told_apart_by_what_weights_cost():
+    """Which unit learns the teacher's field matters if their read-outs have unlike costs."""
+    counts = [len(informed_starts(System.of(units(*costs)), "semantic")) for costs in ((), ("0.2*a**2",))]
+    assert counts == [1, 4]

@@ -7,7 +7,6 @@ that of a row of the weights to the prior's.  State evolution tracks the overlap
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.evolution import positive
 from attnphase.theories.bayes_optimal.model import PosteriorModel
 from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
-from attnphase.theories.bayes_optimal.symmetries import all_rotations
+from attnphase.theories.bayes_optimal.symmetries import all_rotations, every_signed_permutation
 
 __all__ = ["Labelled", "check_passing", "frame", "read_labels", "refresh_rows"]
 
@@ -147,9 +146,7 @@ def frame(model: PosteriorModel, theta: Array) -> Array:
     total = theta.sum(axis=0)
     if (mixture := model.prior.mixture) is not None:
         if all_rotations(model.channel.images):
-            one = np.eye(len(total))
-            orders, signs = itertools.permutations(one), list(itertools.product((1.0, -1.0), repeat=len(one)))
-            images = [np.array(order) * np.array(sign) for order in orders for sign in signs]
+            images = [*every_signed_permutation(len(total))]
         images = [image for image in images if mixture.entry.is_even or image.min() >= 0]
     elif all_rotations(model.channel.images):
         left, _, right = np.linalg.svd(total)

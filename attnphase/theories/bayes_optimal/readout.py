@@ -156,11 +156,11 @@ class LabelError:
 
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`: the first draw says how probable labels are, others which is the most probable one."""
-        total = np.zeros(evolution.replicates)
+        total, size = np.zeros(evolution.replicates), evolution.law.configurations.shape[1] * V.shape[1]
+        sets = sobol(size, 0, False, 256, SETS, evolution.seed + 31).nodes
         for sites, probability, means in evolution.cases:
             fields = evolution.fields(V, sites, means)
-            omega = fields.omega.reshape(-1, means.size)
-            sets = sobol(means.size, 0, False, 256, SETS, evolution.seed + 31).nodes
+            omega = fields.omega.reshape(-1, size)
             about = sets @ blocks(np.asarray(np.linalg.cholesky(V[sites]), float)).T
             highest, which = np.empty(len(omega)), draw_sets(*fields.omega.shape[:2])
             for first in range(0, len(omega), 1024):

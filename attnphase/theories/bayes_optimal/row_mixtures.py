@@ -10,6 +10,7 @@ small relative error.  The trapezoidal rule sums such analytic functions with an
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +99,7 @@ class RowMixture:
         logs -= logs.max(axis=-1, keepdims=True)
         return logs - np.log(np.exp(logs).sum(axis=-1, keepdims=True)), self.means + moved
 
-    def _over_pairs(self, noise: Array):  # noqa: ANN202
+    def _over_pairs(self, noise: Array) -> Iterator[tuple[slice, tuple[Array, Array]]]:
         """Blocks of the atoms with what a pair of components adds there, see `_summed`."""
         size, rank = self.means.shape
         root = _root(noise)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
 import numpy as np
 
 from attnphase.arrays import Array
 
-__all__ = ["Image", "all_rotations", "column_images", "signed_permutations", "turns"]
+__all__ = ["Image", "all_rotations", "column_images", "every_signed_permutation", "signed_permutations", "turns"]
 
 Image = tuple[tuple[float, ...], ...]
 """A matrix of the columns."""
@@ -27,15 +27,20 @@ def turns(rank: int, count: int) -> tuple[Image, ...]:
     return (*pairs, *(((a, -b), (c, -d)) for (a, b), (c, d) in pairs))
 
 
+def every_signed_permutation(rank: int) -> Iterator[Array]:
+    """The matrices that exchange columns and change their signs, the identity first."""
+    for order in permutations(range(rank)):
+        for signs in product((1.0, -1.0), repeat=rank):
+            yield np.diag(signs)[list(order)]
+
+
 def signed_permutations(labels: Callable[[Array], Array], length: int, rank: int) -> tuple[Image, ...]:
     """Those of the columns that leave labels (..., M) of fields (..., L t) unchanged; the identity is the first."""
     fields = np.random.default_rng(7).standard_normal((256, length, rank))
     known, found = labels(fields.reshape(256, -1)), list[Image]()
-    for order in permutations(range(rank)):
-        for signs in product((1.0, -1.0), repeat=rank):
-            element = np.diag(signs)[list(order)]
-            if np.allclose(labels((fields @ element.T).reshape(256, -1)), known, atol=1e-12):
-                found.append(tuple(map(tuple, element.tolist())))
+    for element in every_signed_permutation(rank):
+        if np.allclose(labels((fields @ element.T).reshape(256, -1)), known, atol=1e-12):
+            found.append(tuple(map(tuple, element.tolist())))
     return tuple(found)
 
 
