@@ -55,8 +55,8 @@ def channel_of(problem: Problem, channel: str | None) -> str | None:
     if length > _MOST_TOKENS:
         raise ProblemError(
             "tokens.length",
-            f"tokens.length must be at most {_MOST_TOKENS} for this theory where the labels are no score matrices"
-            f' (loss.kind = "{problem.loss.kind}"), not {length}.',
+            f"tokens.length must be at most {_MOST_TOKENS} for labels other than the teacher's score matrices, not"
+            f" {length}.",
         )
     if channel is None and problem.loss.kind == "expression":
         return None
