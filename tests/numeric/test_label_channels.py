@@ -267,7 +267,7 @@ def test_a_chart_on_which_fields_are_missed_is_left_out():
 @pytest.mark.parametrize(
     ("one", "channel", "message"),
     [
-        (problem(4), "sum(k)", "tokens.length must be at most 3 for this theory"),
+        (problem(4), "sum(k)", "tokens.length must be at most 3 for labels other"),
         (problem(2), "sign", 'channel = "sign" is for one token'),
         (problem(2), "1/(1 + exp(-y*k))", "a likelihood, a formula in y, must be one number"),
         (problem(2), "k[0, 0]**2 + k[1, 0]**4 + k[0, 0]*k[1, 0]**3", "teacher.noise = 0: given some"),
