@@ -53,6 +53,7 @@ iteration_options = _options(
     _option("--method", default=SolverSettings.method, help=f"{', '.join(METHODS)}."),
     _option("--tolerance", default=SolverSettings.tolerance, help="On the undamped relative residual."),
     _option("--max-maps", default=SolverSettings.max_maps, help="Evaluations of the state-evolution map, at most."),
+    _option("--max-nodes", default=SolverSettings.max_nodes, help="Sobol points of a rule, at most."),
     click.option("--max-seconds", type=float, help="Wall-clock seconds for each point, after which it is returned."),
     _option("--backend", default=SolverSettings.backend, help="Compiler of the local problem; numba is the only one."),
 )

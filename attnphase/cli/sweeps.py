@@ -32,7 +32,7 @@ _TAKES = {
     "merge": {"problem_file", "output", "force", "allow_unconverged", "quiet"},
     "plan": {
         *("problem_file", "changes", "alpha", "omega", "vary", "branches", "output", "force", "quiet"),
-        *("method", "tolerance", "max_maps", "max_seconds", "backend", "stability", "identity"),
+        *("method", "tolerance", "max_maps", "max_nodes", "max_seconds", "backend", "stability", "identity"),
     },
 }
 

@@ -29,7 +29,7 @@ _MISSED = 0.1
 # what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
 _REPEATED = 1e-9
 _IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
-# maps within which Anderson's residual must halve: the 23 halvings from one to 1e-7 then take about the default of 400
+# maps within which Anderson's residual must halve: the 23 halvings from one to 1e-7 then take about 400
 _HALVED = 20
 _LONGER = 1.2  # by what plain steps go on farther from one try of Anderson's to the next
 _SHORTER = 4.0  # by what damped steps are where the order parameter swings past zero

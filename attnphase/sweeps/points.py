@@ -31,7 +31,7 @@ def solve(
     start: xr.Dataset | Overlaps | BranchPoint | None = None,
     method: str = "newton",
     tolerance: float = 1e-7,
-    max_maps: int = 400,
+    max_maps: int = 1000,
     max_nodes: int = 2**18,
     threads: int | None = None,
     backend: str = "numba",

@@ -186,6 +186,7 @@ def test_what_did_not_converge_is_written_flagged_and_ends_with_1(in_folder, unc
         (["solve", "--alpha", "1", "--method", "magic"], "method must be"),
         (["solve", "--alpha", "1", "--tolerance", "-1"], "tolerance must"),
         (["solve", "--alpha", "1", "--max-maps", "0"], "max_maps must"),
+        (["solve", "--alpha", "1", "--max-nodes", "0"], "max_nodes must"),
         (["solve", "--alpha", "1", "--max-seconds", "0"], "max_seconds must be a positive number of seconds, not 0.0"),
         (["sweep", "--alpha", "1,2", "-o", "x.nc", "--max-seconds", "nan"], "max_seconds must be a positive number"),
         (["solve", "--alpha", "1", "--start", "missing.nc"], "missing.nc: there is no such file"),

@@ -236,9 +236,51 @@ def test_the_committee_is_unstable_only_where_its_members_are_told_apart():
         for _ in range(25):
             V = sector.hold(evolution.image(alpha, V))
         assert np.ptp((evolution.rho - V)[0]) < 1e-9
-        values.append(growth(evolution, alpha, V).value)
+        values.append(growth(evolution, alpha, V, sector).value)
     assert values[0] < 0.95
     assert values[1] > 1.05
+
+
+def committee_image(alpha, q):
+    """The overlap that follows q for ``sign(k_0) + sign(k_1)``: probabilities of two signs by a rule in their correlation."""
+    x, w = np.polynomial.hermite_e.hermegauss(41)
+    values, vectors = np.linalg.eigh(q)
+    omega = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2) * np.sqrt(np.maximum(values, 0)) @ vectors.T
+    w = np.outer(w, w).ravel() / w.sum() ** 2
+    size = np.sqrt(1 - np.diag(q))
+    t, u = np.polynomial.legendre.leggauss(40)
+    gain = np.zeros((2, 2))
+    both = []
+    for signs in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+        a, b = (omega / size * signs).T
+        r = -q[0, 1] / size.prod() * math.prod(signs)
+        angles = (t + 1) / 2 * math.asin(r)
+        exponents = -(a**2 + b**2 - 2 * a * b * np.sin(angles)[:, None]) / (2 * np.cos(angles)[:, None] ** 2)
+        chance = norm.cdf(a) * norm.cdf(b) + math.asin(r) / 2 * u @ np.exp(exponents) / (2 * math.pi)
+        rest = math.sqrt(1 - r**2)
+        slopes = [norm.pdf(a) * norm.cdf((b - r * a) / rest), norm.pdf(b) * norm.cdf((a - r * b) / rest)]
+        both.append((chance, np.array(slopes) * np.array(signs)[:, None] / size[:, None]))
+    (mixed, slopes), (other, others) = both[2:]
+    for chance, slope in [*both[:2], (mixed + other, slopes + others)]:
+        gain += np.einsum("in,jn,n->ij", slope, slope, w * (chance > 1e-11) / np.maximum(chance, 1e-11))
+    return np.linalg.solve(np.eye(2) + alpha * gain, alpha * gain)
+
+
+def test_growth_is_that_of_directions_which_break_the_symmetry():
+    """Along the one that it keeps the map has another derivative: one near weak recovery."""
+    alpha, apart = 2.05, np.array([[1, -1], [-1, 1]]) / 2
+    q = np.full((2, 2), 0.36)
+    for _ in range(30):
+        q = committee_image(alpha, q)
+    one, two = (np.sum(apart * committee_image(alpha, q + h * apart)) / h for h in (0.002, 0.001))
+    model = model_of(problem(1, 2), "sign(k0_0) + sign(k0_1)")
+    evolution = replace(model.evolution(64), channel=replace(model.channel, draws=2048))
+    found = growth(evolution, alpha, np.eye(2)[None] - q, Sector.of(evolution, np.eye(2)[None] - q))
+    error = math.hypot(found.each.std(ddof=1) / 4, found.truncation)
+    assert abs(found.value - (2 * two - one)) < 2 * error < 0.1
+    evolution = model_of(two_layers(1)).evolution(32)
+    V = evolution.rho - np.diag([0.0, 0.003])  # where the second layer is about to be learned
+    assert growth(evolution, 0.198, V, Sector.of(evolution, V)).value < 0.3
 
 
 def test_a_loss_tells_what_it_takes_of_the_teacher():

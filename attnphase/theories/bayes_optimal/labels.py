@@ -16,7 +16,7 @@ from attnphase.theories.bayes_optimal.symmetries import signed_permutations
 
 __all__ = ["Labels"]
 
-_AT_ONCE = 1024  # nodes
+_AT_ONCE = 2**18  # draws
 _LEAST = 1e-300  # probability of a label, whose logarithm is taken
 
 
@@ -117,8 +117,9 @@ class Labels:
         values, vectors = np.linalg.eigh(fields.V)  # a root that commutes with what leaves V unchanged
         centered = self._normals @ blocks((vectors * np.sqrt(values)[:, None]) @ vectors.mT)
         sets = draw_sets(*fields.omega.shape[:2])
-        for first in range(0, len(omega), _AT_ONCE):
-            part = slice(first, first + _AT_ONCE)
+        nodes = max(_AT_ONCE // centered.shape[1], 1)
+        for first in range(0, len(omega), nodes):
+            part = slice(first, first + nodes)
             about = centered[sets[part]]
             yield part, about, self.probabilities(omega[part, None] + about)
 

@@ -68,20 +68,37 @@ class Sector:
 
     def hold(self, V: Array) -> Array:
         """V without what the sector does not hold."""
-        q = self.known @ (self.rho - V) @ self.known
-        return self.rho - np.mean([g @ q @ g.T for g in self.group], axis=0)
+        return self.rho - self.held(self.rho - V)
+
+    def held(self, q: Array) -> Array:
+        """The part of q, or of a change of it, that the sector holds."""
+        q = self.known @ q @ self.known
+        return np.asarray(np.mean([g @ q @ g.T for g in self.group], axis=0))
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """Largest eigenvalue of the map's Jacobian at a fixed point, and what replicates make of it (S,)."""
+    """Largest eigenvalue of the map's Jacobian at a fixed point.
+
+    Attributes
+    ----------
+    value : float
+    each : (S,) array
+        What replicates make of it.
+    truncation : float
+        What the size of the differences may leave of an error.
+    """
 
     value: float
     each: Array
+    truncation: float
 
 
-def growth(evolution: Evolution, alpha: float, V: Array) -> Growth:
-    """The largest eigenvalue of the map's Jacobian.
+def growth(evolution: Evolution, alpha: float, V: Array, sector: Sector) -> Growth:
+    """The largest eigenvalue of the map's Jacobian in directions that a sector does not hold.
+
+    The map keeps the sector, so that its Jacobian leaves these directions among themselves.  Derivatives are
+    extrapolated from two differences, of which the smaller one tells the error.
 
     Parameters
     ----------
@@ -89,30 +106,37 @@ def growth(evolution: Evolution, alpha: float, V: Array) -> Growth:
     alpha : float
     V : (P, t, t) array
         Of a fixed point.
+    sector : Sector
     """
     sites, rank = V.shape[:2]
     size = _STEP_OF_JUMPS if isinstance(evolution.channel, Labels) else _STEP
-    roots = np.linalg.cholesky(V)
-    one = np.eye(rank)
-    ways = [one[i] + one[j] for i, j in zip(*np.triu_indices(rank), strict=True)]
+    values, vectors = np.linalg.eigh(V)
+    roots = (vectors * np.sqrt(values)[:, None]) @ vectors.mT
+    axes = np.linalg.eigh(sector.known)[1].T  # along or across what is known
+    ways = [axes[i] + axes[j] for i, j in zip(*np.triu_indices(rank), strict=True)]
     steps = []
     for site in range(sites):
         for way in ways:  # steps at which more is known
             step = np.zeros_like(V)
             step[site] = np.outer(*[roots[site] @ way / np.linalg.norm(way)] * 2)
-            steps.append(size * step)
+            steps.append(step)
 
     def images(at: Array) -> Array:
         return joined(evolution.images(alpha, at, evolution.moments(at))[1])
 
     here, basis = images(V), np.stack([joined(step) for step in steps], axis=1)
-    columns = np.stack([here - images(V - step) for step in steps], axis=-1)
-    jacobians = np.linalg.inv(basis) @ columns
+    inverse = np.linalg.inv(basis)
+    breaking = np.eye(len(basis)) - inverse @ np.stack([joined(sector.held(step)) for step in steps], axis=1)
+    coarse, fine = (
+        breaking @ inverse @ np.stack([(here - images(V - h * step)) / h for step in steps], axis=-1) @ breaking
+        for h in (2 * size, size)
+    )
+    jacobians = 2 * fine - coarse
     values, vectors = np.linalg.eig(jacobians.mean(axis=0))
     top = int(np.argmax(np.real(values)))
     left = np.linalg.pinv(vectors)[top]
-    each = np.real(np.einsum("i,sij,j->s", left, jacobians, vectors[:, top]))
-    return Growth(float(np.real(values[top])), each)
+    each, moved = (np.real(np.einsum("i,sij,j->s", left, of, vectors[:, top])) for of in (jacobians, fine - coarse))
+    return Growth(float(np.real(values[top])), each, abs(float(moved.mean())))
 
 
 def first_instability(
@@ -120,7 +144,7 @@ def first_instability(
     fine: Evolution,
     curve: list[tuple[float, float, Array, Array]],
     at_share: Callable[[Evolution, float, Array], tuple[float, float, Array, Array]],
-    reach: float = 1.0,
+    sector: Sector,
 ) -> tuple[float, float, Array] | None:
     """The sample complexity of the first unstable point of a curve along which alpha rises, its error, and V there.
 
@@ -132,17 +156,17 @@ def first_instability(
         Of points: share known, alpha, alphas of the replicates, V.
     at_share : callable
         The point at a share, from V near it.
-    reach : float
-        Highest share that the curve can come to.
+    sector : Sector
+        That the curve keeps.
 
     Returns
     -------
     tuple or None
-        None where all points are stable.
+        None where all points are stable, or the first one is not.
     """
-    found = list[tuple[tuple[float, float, Array, Array], Growth]]()
+    found, reach = list[tuple[tuple[float, float, Array, Array], Growth]](), sector.reach
     for point in curve[::_EVERY]:
-        found.append((point, growth(coarse, point[1], point[3])))
+        found.append((point, growth(coarse, point[1], point[3], sector)))
         if found[-1][1].value > 1:
             break
     if len(found) < 2 or found[-1][1].value <= 1:
@@ -151,11 +175,11 @@ def first_instability(
     for _ in range(_REFINED):
         share = reach * _share(_between([(point[0] / reach, one.value) for point, one in pair]))
         middle = at_share(coarse, share, pair[0][0][3])
-        between = growth(coarse, middle[1], middle[3])
+        between = growth(coarse, middle[1], middle[3], sector)
         pair[int(between.value > 1)] = middle, between
     odds = _between([(point[0] / reach, one.value) for point, one in pair])
     points = [at_share(fine, reach * _share(odds + side * _APART), pair[0][0][3]) for side in (-1, 1)]
-    values = [growth(fine, point[1], point[3]) for point in points]
+    values = [growth(fine, point[1], point[3], sector) for point in points]
     (low, high), (below, above) = points, values
     slope = (high[1] - low[1]) / (above.value - below.value)
     weight = (1 - below.value) / (above.value - below.value)
@@ -163,7 +187,9 @@ def first_instability(
     alphas = [point[2] - point[2].mean() for point in points]
     moved = (1 - weight) * (alphas[0] - slope * each[0]) + weight * (alphas[1] - slope * each[1])
     V = low[3] + weight * (high[3] - low[3])
-    return low[1] + slope * (1 - below.value), float(moved.std(ddof=1) / np.sqrt(len(moved))), V
+    truncation = slope * ((1 - weight) * below.truncation + weight * above.truncation)
+    error = float(np.hypot(moved.std(ddof=1) / np.sqrt(len(moved)), truncation))
+    return low[1] + slope * (1 - below.value), error, V
 
 
 def _odds(share: float) -> float:

@@ -9,7 +9,7 @@ recovery where the labels are even; where it falls, the uninformed fixed point j
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ __all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
 _ON_CURVE = {Fibres: 64, Labels: 128}  # nodes in a replicate, of channels whose nodes are dear
-_FINER = 16  # times as many for the point where symmetry breaks
+_FINER = 16  # times as many, or draws for each, for the point where symmetry breaks
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
@@ -81,7 +81,7 @@ class PointAtShare:
 
 
 def bayes_optimal_thresholds(
-    model: PosteriorModel, *, callback: Callback = silent, points: int = _POINTS
+    model: PosteriorModel, *, callback: Callback = silent, points: int | None = None
 ) -> dict[str, BayesOptimalThreshold]:
     """Weak recovery, specialisation, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
@@ -89,8 +89,9 @@ def bayes_optimal_thresholds(
     ----------
     model : PosteriorModel
     callback : callable, optional
-    points : int
-        Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
+    points : int, optional
+        Nodes in each replicate for weak recovery and, unless a sample's means are sums, for the points that decide a
+        threshold; by default 4096, or fewer if nodes are dear.
 
     Returns
     -------
@@ -101,14 +102,14 @@ def bayes_optimal_thresholds(
         fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
     """
     callback("weak recovery")
-    evolution = model.evolution(points)
+    most = _POINTS if points is None else points
+    evolution = model.evolution(most)
     weak = _weak_recovery(evolution)
     if model.channel.sums is not None:
         evolution = model.evolution(model.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
     else:
-        evolution = model.evolution(min(points, _ON_CURVE.get(type(model.channel), points)))
-    dear = type(model.channel) in _ON_CURVE
-    fine = model.evolution(min(points, _FINER * evolution.points)) if dear else evolution
+        evolution = model.evolution(min(most, _ON_CURVE.get(type(model.channel), most)))
+    fine = _finer(model, evolution, _FINER if points is None else max(points // evolution.points, 1))
     callback("the curve of fixed points")
     curve = _curve(evolution, callback)
     highest = _summit(evolution, curve)
@@ -128,11 +129,21 @@ def bayes_optimal_thresholds(
         perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
     return {
         "weak_recovery": weak,
-        "specialisation": _specialisation(evolution, fine, curve, highest, callback),
+        "specialisation": _specialisation(evolution, fine, curve, callback),
         "algorithmic": algorithmic,
         "information_theoretic": theoretic,
         "perfect_recovery": perfect,
     }
+
+
+def _finer(model: PosteriorModel, evolution: Evolution, times: int) -> Evolution:
+    """As many times the nodes, or the draws that posteriors are means of, if nodes are dear.
+
+    Few draws see too little of rare labels: an error that all replicates share.
+    """
+    if isinstance(model.channel, Labels):
+        return replace(evolution, channel=replace(model.channel, draws=times * model.channel.draws))
+    return model.evolution(times * evolution.points) if type(model.channel) in _ON_CURVE else evolution
 
 
 def _error(values: Array) -> float:
@@ -140,7 +151,7 @@ def _error(values: Array) -> float:
 
 
 def _specialisation(
-    evolution: Evolution, fine: Evolution, curve: list[PointAtShare], highest: PointAtShare | None, callback: Callback
+    evolution: Evolution, fine: Evolution, curve: list[PointAtShare], callback: Callback
 ) -> BayesOptimalThreshold:
     """Where the uninformed fixed point becomes unstable before it jumps."""
     nan = float("nan")
@@ -154,17 +165,17 @@ def _specialisation(
         return point.share, point.alpha, point.alphas, point.V
 
     sector = Sector.of(evolution, curve[0].V)
-    sector = None if sector.trivial else sector
-    held = curve if sector is None else _curve(evolution, callback, sector)
-    alphas = np.array([point.alpha for point in held])
-    falls = np.flatnonzero(np.diff(alphas) < 0) if sector is not None or highest is not None else np.zeros(0)
+    if sector.trivial:
+        return BayesOptimalThreshold(nan, nan, "the uninformed fixed point breaks all symmetries from the first")
+    held = _curve(evolution, callback, sector)
+    falls = np.flatnonzero(np.diff([point.alpha for point in held]) < 0)
     rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
     found = first_instability(
         evolution,
         fine,
         rising,
         lambda which, share, V: plain(_point_at_share(which, share, V, sector)),
-        1.0 if sector is None else sector.reach,
+        sector,
     )
     if found is None:
         return BayesOptimalThreshold(nan, nan, "the uninformed fixed point is stable until it jumps, or ends")
