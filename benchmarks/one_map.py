@@ -86,7 +86,7 @@ def rows(options: Options) -> Iterator[Row]:
     yield Row(positional, "s", lambda: one_map(clock, "positional"))
     settings = SolverSettings(threads=1)
     for name, kind in list(KINDS.items())[: 1 if options.quick else None]:
-        orders = LineOrders(kind.latent, kind.across, defect=_ASKED / 10, dropped=_ASKED / 10)
+        orders = LineOrders(kind.latent, kind.across, defect=0.3 * _ASKED, dropped=_ASKED / 10)
         overlaps = solve_point(kind.problem, kind.alpha, kind.branch, settings=settings).restart.overlaps
         map_ = _map_of(kind, System.of(kind.problem), overlaps, orders)
         x = map_.pack(overlaps)

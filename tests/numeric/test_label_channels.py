@@ -14,6 +14,7 @@ from attnphase import Problem, ProblemError
 from attnphase.theories.bayes_optimal import fibres
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.fibres import Fibres
+from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.preimages import solved_fields
 from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
@@ -242,7 +243,7 @@ def test_the_committee_is_unstable_only_where_its_members_are_told_apart():
 
 
 def committee_image(alpha, q):
-    """The overlap that follows q for ``sign(k_0) + sign(k_1)``: probabilities of two signs by a rule in their correlation."""
+    """The overlap that follows q for ``sign(k_0) + sign(k_1)``, with probabilities of two signs by a Gauss rule."""
     x, w = np.polynomial.hermite_e.hermegauss(41)
     values, vectors = np.linalg.eigh(q)
     omega = np.stack(np.meshgrid(x, x), axis=-1).reshape(-1, 2) * np.sqrt(np.maximum(values, 0)) @ vectors.T
@@ -274,6 +275,7 @@ def test_growth_is_that_of_directions_which_break_the_symmetry():
         q = committee_image(alpha, q)
     one, two = (np.sum(apart * committee_image(alpha, q + h * apart)) / h for h in (0.002, 0.001))
     model = model_of(problem(1, 2), "sign(k0_0) + sign(k0_1)")
+    assert isinstance(model.channel, Labels)
     evolution = replace(model.evolution(64), channel=replace(model.channel, draws=2048))
     found = growth(evolution, alpha, np.eye(2)[None] - q, Sector.of(evolution, np.eye(2)[None] - q))
     error = math.hypot(found.each.std(ddof=1) / 4, found.truncation)

@@ -74,10 +74,9 @@ def optimal(
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional
-        Of an integration rule, in place of ``integration.nodes``. A point takes more nodes until its overlap has the
-        relative error ``integration.standard_error``; a threshold takes all of them. By default 2**20 for the sign of
-        one field, 2**13 for sums over one variable, 2**14 for lattices (rank 2: 2**7), 2**15 if the posterior is an
-        integral (rank 2: 2**12).
+        Of an integration rule, in place of ``integration.nodes``. Thresholds take all, points as many as give the
+        overlap the relative error ``integration.standard_error``. By default 2**20 for the sign of one field, 2**13
+        for sums over one variable, 2**14 for lattices (rank 2: 2**7), 2**15 for integrals (rank 2: 2**12).
     checkpoint : path-like, optional
         File that keeps every point that was found; one that is there is gone on from, with the same numbers.
     progress : bool
@@ -114,8 +113,7 @@ def optimal(
             options = {"max_nodes": max_nodes, "callback": within(f"{name}, alpha = {value:g}", line.callback)}
             points[name].append(kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options)))
             line.reach(line.done + 1)
-        most = None if max_nodes is None else max(max_nodes // models[0].replicates, 1)
-        search = partial(bayes_optimal_thresholds, models[0], points=most, callback=line.callback)
+        search = partial(bayes_optimal_thresholds, models[0], max_nodes=max_nodes, callback=line.callback)
         found = kept.thresholds(search) if thresholds else None
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)

@@ -81,7 +81,7 @@ class PointAtShare:
 
 
 def bayes_optimal_thresholds(
-    model: PosteriorModel, *, callback: Callback = silent, points: int | None = None
+    model: PosteriorModel, *, callback: Callback = silent, points: int = _POINTS, max_nodes: int | None = None
 ) -> dict[str, BayesOptimalThreshold]:
     """Weak recovery, specialisation, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
@@ -89,9 +89,10 @@ def bayes_optimal_thresholds(
     ----------
     model : PosteriorModel
     callback : callable, optional
-    points : int, optional
-        Nodes in each replicate for weak recovery and, unless a sample's means are sums, for the points that decide a
-        threshold; by default 4096, or fewer if nodes are dear.
+    points : int
+        Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
+    max_nodes : int, optional
+        Of all replicates, in place of `points` and of fewer points where nodes are dear.
 
     Returns
     -------
@@ -102,14 +103,15 @@ def bayes_optimal_thresholds(
         fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
     """
     callback("weak recovery")
-    most = _POINTS if points is None else points
-    evolution = model.evolution(most)
+    points = points if max_nodes is None else max(max_nodes // model.replicates, 1)
+    evolution = model.evolution(points)
     weak = _weak_recovery(evolution)
     if model.channel.sums is not None:
         evolution = model.evolution(model.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
     else:
-        evolution = model.evolution(min(most, _ON_CURVE.get(type(model.channel), most)))
-    fine = _finer(model, evolution, _FINER if points is None else max(points // evolution.points, 1))
+        evolution = model.evolution(min(points, _ON_CURVE.get(type(model.channel), points)))
+    times = max(points // evolution.points, 1)
+    fine = _finer(model, evolution, min(times, _FINER) if max_nodes is None else times)
     callback("the curve of fixed points")
     curve = _curve(evolution, callback)
     highest = _summit(evolution, curve)
