@@ -35,8 +35,12 @@ GROUPS = {
     "sweep": ("commands", "sweep_rows"),
     "risk": ("risk", "rows"),
     "histogram": ("histogram", "rows"),
+    "ingredients": ("ingredients", "rows"),
 }
 """Where the rows of a group are made; those of the recipe always are."""
+
+_ON_REQUEST = {"ingredients"}
+"""Groups that compile a score of models, which takes minutes."""
 
 _WIDTH = 150  # of a table at least, so that nothing is left out
 
@@ -49,7 +53,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=Path, help="where the figures are saved (default: benchmarks/results/DATE-COMMIT.json)")
     add("--against", type=Path, metavar="FILE", help="print the changes since these saved figures too")
     add("--read", type=Path, metavar="FILE", help="measure nothing, take the figures of a file")
-    add("--only", nargs="+", choices=tuple(GROUPS), default=tuple(GROUPS), help="these groups alone")
+    add(
+        "--only",
+        nargs="+",
+        choices=tuple(GROUPS),
+        default=[g for g in GROUPS if g not in _ON_REQUEST],
+        help="these alone",
+    )
     add("--repeats", type=positive, default=5, help="of every figure (default: 5)")
     add("--threads", type=positive, help="threads and workers of what can use several (default: all cores)")
     add("--clock", choices=get_args(Clocks), default="wall", help="cpu: what the cores spent, on a busy machine")

@@ -6,11 +6,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 
+from attnphase.problem.problem import Problem
 from benchmarks.local_problem import MODELS
 from benchmarks.measuring import Options, Row, clock_named, python, timed
 from benchmarks.record import Clocks
 
-__all__ = ["start_rows", "sweep_rows"]
+__all__ = ["compiling", "start_rows", "sweep_rows"]
 
 _CLOCKS = {"wall": "perf_counter", "cpu": "process_time"}
 
@@ -18,7 +19,7 @@ _COMPILE = """
 import time
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
-problem = Problem().with_fields({changes!r})
+problem = Problem.from_dict({declaration!r})
 begin = time.{clock}()
 kernels_for(problem)
 print(time.{clock}() - begin)
@@ -53,14 +54,19 @@ def start_rows(options: Options) -> Iterator[Row]:
 
 def compile_row(name: str, most: int, clock: Clocks) -> Row:
     """Seconds to derive, generate and compile the kernels of a model."""
-    code = _COMPILE.format(changes=MODELS[name], clock=_CLOCKS[clock])
     return Row(
         f"start: compile {name}",
         "s",
-        lambda: in_empty_cache(lambda kept: float(python("-c", code, environment=kept))),
+        compiling(Problem().with_fields(MODELS[name]), clock),
         most=most,
         detail="derived, generated and compiled; imports are not counted",
     )
+
+
+def compiling(problem: Problem, clock: Clocks) -> Callable[[], float]:
+    """Seconds to derive, generate and compile the kernels of a problem, in a process of its own."""
+    code = _COMPILE.format(declaration=problem.to_dict(), clock=_CLOCKS[clock])
+    return lambda: in_empty_cache(lambda kept: float(python("-c", code, environment=kept)))
 
 
 def in_empty_cache(run: Callable[[dict[str, str]], float]) -> float:

@@ -282,7 +282,7 @@ def _iterated(
         finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
         spent += map_.channel.rule.size
         if going and measured.relative_error > rules.asked.standard_error:
-            finer = _instead_of_lines(run, rules, map_, found, response, spent) or finer
+            finer = _instead_of_lines(run, rules, solved, None if finer is None else spent) or finer
         if finer is None and _is_contradicted(run, rules, solved):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
             solved = replace(solved, measured=measured)
@@ -370,23 +370,26 @@ def _instead(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
     return other if other is not None and other.randomised else None
 
 
-def _instead_of_lines(
-    run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response, spent: int
-) -> Rule | None:
+def _instead_of_lines(run: Run, rules: Refinement, solved: SolvedPoint, spent: int | None) -> Rule | None:
     """Sobol points that are enough, once rules with so many nodes together have cost as much as these will.
 
-    So a solve takes at most about twice the time of the better of both.
+    So a solve takes at most about twice the time of the better of both.  Where no lines are finer, and `spent` is None,
+    the largest Sobol rule is taken too, if it leaves less of the error.
     """
+    map_, found, response = solved.map_, solved.found, solved.response
     other, rule = rules.otherwise, map_.channel.rule
     if other is None or rule.randomised:
         return None
     few = other.as_many(rule)
-    if NODES_OF_LINES * few.size > spent:
+    if spent is not None and NODES_OF_LINES * few.size > spent:
         return None
     run.callback("comparing with Sobol points")
     points = run.map(few)
-    parts = parts_of(points, found.point, response, variations(points, found.point, ()))
-    enough = other.enough(few, float(np.linalg.norm(parts)))
+    error = float(np.linalg.norm(parts_of(points, found.point, response, variations(points, found.point, ()))))
+    enough = other.enough(few, error)
+    if spent is None:
+        most, left = other.most(few, error)
+        return enough or (most if left < solved.measured.relative_error else None)
     return enough if enough is not None and NODES_OF_LINES * enough.size <= spent else None
 
 

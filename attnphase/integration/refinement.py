@@ -25,6 +25,7 @@ MAX_TENSOR_NODES = 2**22
 TENSOR_OF_DERIVATIVES = 8
 LOW_ORDERS = (6, 7, 8)  # whose nodes in six dimensions are about as many as Sobol points for an error of 1e-3
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
+_FALLS = 0.85  # the error falls about like N^-0.85
 
 
 class Asked(Protocol):
@@ -249,11 +250,14 @@ class Refinement(ABC):
         points = rule.order * (self.growth(error) if error > self.asked.standard_error else 1)
         return self.sobol(points) if points <= self.most_points else None
 
+    def most(self, rule: Rule, error: float) -> tuple[Rule, float]:
+        """The largest Sobol rule, and about the error that it leaves; ``error`` is that of `rule`."""
+        return self.sobol(self.most_points), error * (rule.order / self.most_points) ** _FALLS
+
     def growth(self, error: float) -> int:
         """By what the number of points must grow, so that their error becomes small enough: a power of two."""
-        # the error falls about like N^-0.85
         excess = 1.15 * error / self.asked.standard_error
-        factor = 2 ** math.ceil(math.log2(max(excess ** (1 / 0.85), 2.0))) if excess < LARGEST_STEP else LARGEST_STEP
+        factor = 2 ** math.ceil(math.log2(max(excess ** (1 / _FALLS), 2.0))) if excess < LARGEST_STEP else LARGEST_STEP
         return min(factor, LARGEST_STEP)
 
 

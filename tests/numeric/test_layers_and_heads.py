@@ -67,3 +67,17 @@ def test_a_free_turn_leaves_no_error():
     for name in ("training_loss", "weight_norm", "test_error"):
         (one, its), (other, others) = ((point[name].item(), point[f"{name}_stderr"].item()) for point in points)
         assert abs(one - other) < 4 * np.hypot(its, others), name
+
+
+def test_the_default_rule_goes_on_with_points_where_no_tensor_rule_is_finer():
+    """Eight fields leave tensor rules with too many nodes for a finer one: 1 % was all that they gave."""
+    asked = 0.003
+    problem = Problem.from_toml(PROBLEMS[2]).with_fields(
+        {"regularizer.strength": 0.1, "integration.standard_error": asked}
+    )
+    point = ap.solve(problem, alpha=2.0, stability=False, identity=False).squeeze()
+    assert point.status.item() == 0
+    assert point.q_stderr.max() < 1.2 * asked * point.q.max()
+    few = ap.solve(problem, alpha=2.0, stability=False, identity=False, max_nodes=512).squeeze()
+    assert few.nodes < point.nodes
+    assert abs(few.q - point.q).max() < 4 * np.hypot(few.q_stderr.max(), point.q_stderr.max())
