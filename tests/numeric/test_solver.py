@@ -876,7 +876,7 @@ PENALTY = {"regularizer.kind": "expression", "regularizer.expression": "0.02*sqr
     [
         ({}, 2.0, "positional", SolverSettings(threads=1, max_maps=4), Status.iteration_limit),
         # in the end the curvature of a row's problem is negative
-        (PENALTY, 1.7, "semantic", ONE_THREAD, Status.left_domain),
+        (PENALTY, 1.7, "semantic", SolverSettings(threads=1, max_maps=200), Status.left_domain),
     ],
 )
 def test_what_did_not_converge_is_kept_and_flagged(fields, alpha, branch, settings, status):
