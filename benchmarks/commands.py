@@ -13,16 +13,12 @@ from benchmarks.record import Clocks
 
 __all__ = ["compiling", "start_rows", "sweep_rows"]
 
-_CLOCKS = {"wall": "perf_counter", "cpu": "process_time"}
-
 _COMPILE = """
-import time
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
+from benchmarks.measuring import clock_named, timed
 problem = Problem.from_dict({declaration!r})
-begin = time.{clock}()
-kernels_for(problem)
-print(time.{clock}() - begin)
+print(timed(clock_named({clock!r}), lambda: kernels_for(problem)))
 """
 
 _SHIPPED = ("-m", "attnphase", "solve", "--alpha", "2", "--quiet")
@@ -65,7 +61,7 @@ def compile_row(name: str, most: int, clock: Clocks) -> Row:
 
 def compiling(problem: Problem, clock: Clocks) -> Callable[[], float]:
     """Seconds to derive, generate and compile the kernels of a problem, in a process of its own."""
-    code = _COMPILE.format(declaration=problem.to_dict(), clock=_CLOCKS[clock])
+    code = _COMPILE.format(declaration=problem.to_dict(), clock=clock)
     return lambda: in_empty_cache(lambda kept: float(python("-c", code, environment=kept)))
 
 
