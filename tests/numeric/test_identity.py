@@ -493,7 +493,10 @@ def test_tables_sentences_and_figures_show_it():
     assert undecided(from_points(doubtful, {"branch": ["semantic"], "alpha": alphas[:1]})).all()
     assert absences(doubtful) == {}
     sentence = doubts(doubtful)["semantic"]
-    assert sentence.startswith("semantic: whether this is the branch or the uninformed point is not decided: theta")
+    assert sentence.startswith(
+        "semantic: whether this is the branch or the uninformed point is not decided: the errors"
+    )
+    assert sentence.endswith("whether there is a fixed point with theta; smaller ones may tell.")
     assert points_table(doubtful, (), doubts(doubtful)).text().splitlines()[0].endswith(" semantic?")
     # a dataset of an earlier version
     earlier = validate_dataset(ds.drop_vars("on_branch"))
