@@ -126,6 +126,7 @@ def doubts(points: Sequence[BranchPoint]) -> dict[str, str]:
             names = " and ".join(Branch.named(point.branch).order_parameters)
             sentences[point.branch] = (
                 f"{point.branch}: whether this is the branch or the uninformed point is not decided: the errors of "
-                f"the map and its derivatives leave open whether there is a fixed point with {names}; smaller ones may tell."
+                "the map and its derivatives leave open "
+                f"whether there is a fixed point with {names}; smaller ones may tell."
             )
     return sentences

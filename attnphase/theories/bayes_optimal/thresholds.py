@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,10 @@ def _specialisation(
     if sector.trivial:
         return BayesOptimalThreshold(nan, nan, "the uninformed fixed point breaks all symmetries from the first")
     held = _curve(evolution, callback, sector)
-    falls = np.flatnonzero(np.diff([point.alpha for point in held]) < 0)
+    pairs = list(pairwise(held))
+    errors = [_error(after.alphas - before.alphas) for before, after in pairs]
+    steps = [after.alpha - before.alpha for before, after in pairs]
+    falls = np.flatnonzero(np.array(steps) < -4 * np.array(errors))  # beyond noise
     rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
     found = first_instability(
         evolution,
