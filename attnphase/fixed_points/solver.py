@@ -373,8 +373,8 @@ def _instead(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
 def _instead_of_lines(run: Run, rules: Refinement, solved: SolvedPoint, spent: int | None) -> Rule | None:
     """Sobol points that are enough, once rules with so many nodes together have cost as much as these will.
 
-    So a solve takes at most about twice the time of the better of both.  Where no lines are finer, and `spent` is None,
-    the largest Sobol rule is taken too, if it leaves less of the error.
+    So a solve takes at most about twice the time of the better of both.  `spent` is None where no tensor rule is finer:
+    then points are taken whatever they cost, the largest rule if none is enough and this one leaves less of the error.
     """
     map_, found, response = solved.map_, solved.found, solved.response
     other, rule = rules.otherwise, map_.channel.rule

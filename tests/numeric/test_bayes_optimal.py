@@ -153,7 +153,7 @@ def test_weak_recovery_under_noise_against_a_grid(omega, sigma, noise):
 
 
 def test_the_paper_s_teacher_has_no_jump():
-    found = bayes_optimal_thresholds(model_of(PAPER), points=1024)
+    found = bayes_optimal_thresholds(model_of(PAPER), max_nodes=2**14)
     assert found["weak_recovery"].alpha == pytest.approx(1 / 6, rel=1e-12)
     assert math.isnan(found["algorithmic"].alpha)
     assert found["perfect_recovery"].alpha == pytest.approx(0.5, abs=1e-6)
@@ -164,7 +164,7 @@ def test_the_paper_s_teacher_has_no_jump():
 
 def test_phase_retrieval():
     """Weak recovery 1/2, algorithmic 1.1285 and information-theoretic 1, from Barbier et al., arXiv:1708.03395."""
-    found = bayes_optimal_thresholds(model_of(one_token(), "absolute"), points=2048)
+    found = bayes_optimal_thresholds(model_of(one_token(), "absolute"), max_nodes=2**15)
     assert found["weak_recovery"].alpha == pytest.approx(0.5, rel=1e-12)
     assert found["algorithmic"].alpha == pytest.approx(1.1285, abs=4 * found["algorithmic"].standard_error + 5e-5)
     assert found["information_theoretic"].alpha == pytest.approx(1.0, abs=1e-4)

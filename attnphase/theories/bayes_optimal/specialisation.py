@@ -86,7 +86,7 @@ class Growth:
     each : (S,) array
         What replicates make of it.
     truncation : float
-        What the size of the differences may leave of an error.
+        Error that the size of the differences leaves.
     """
 
     value: float
@@ -98,7 +98,7 @@ def growth(evolution: Evolution, alpha: float, V: Array, sector: Sector) -> Grow
     """The largest eigenvalue of the map's Jacobian in directions that a sector does not hold.
 
     The map keeps the sector, so that its Jacobian leaves these directions among themselves.  Derivatives are
-    extrapolated from two differences, of which the smaller one tells the error.
+    extrapolated from two differences: the error is by how much this changes the finer one.
 
     Parameters
     ----------

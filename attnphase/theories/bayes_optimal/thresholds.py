@@ -18,6 +18,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from attnphase.arrays import Array
 from attnphase.processes.progress import Callback, silent
+from attnphase.state_evolution.branches import ERRORS
 from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.fibres import Fibres
 from attnphase.theories.bayes_optimal.labels import Labels
@@ -82,7 +83,7 @@ class PointAtShare:
 
 
 def bayes_optimal_thresholds(
-    model: PosteriorModel, *, callback: Callback = silent, points: int = _POINTS, max_nodes: int | None = None
+    model: PosteriorModel, *, callback: Callback = silent, max_nodes: int | None = None
 ) -> dict[str, BayesOptimalThreshold]:
     """Weak recovery, specialisation, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
@@ -90,10 +91,9 @@ def bayes_optimal_thresholds(
     ----------
     model : PosteriorModel
     callback : callable, optional
-    points : int
-        Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
     max_nodes : int, optional
-        Of all replicates, in place of `points` and of fewer points where nodes are dear.
+        Of all replicates, unless a sample's means are sums. By default 4096 in each replicate, or fewer if nodes are
+        dear; then the curve has fewer in any case, and the points next to a loss of stability have all.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def bayes_optimal_thresholds(
         fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
     """
     callback("weak recovery")
-    points = points if max_nodes is None else max(max_nodes // model.replicates, 1)
+    points = _POINTS if max_nodes is None else max(max_nodes // model.replicates, 1)
     evolution = model.evolution(points)
     weak = _weak_recovery(evolution)
     if model.channel.sums is not None:
@@ -174,7 +174,7 @@ def _specialisation(
     pairs = list(pairwise(held))
     errors = [_error(after.alphas - before.alphas) for before, after in pairs]
     steps = [after.alpha - before.alpha for before, after in pairs]
-    falls = np.flatnonzero(np.array(steps) < -4 * np.array(errors))  # beyond noise
+    falls = np.flatnonzero(np.array(steps) < -ERRORS * np.array(errors))
     rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
     found = first_instability(
         evolution,
@@ -184,7 +184,7 @@ def _specialisation(
         sector,
     )
     if found is None:
-        return BayesOptimalThreshold(nan, nan, "the uninformed fixed point is stable until it jumps, or ends")
+        return BayesOptimalThreshold(nan, nan, "no point of the curve separates stable from unstable ones")
     alpha, error, V = found
     rho = evolution.rho
     known = np.linalg.eigvalsh((rho - V)[0]) / np.trace(rho[0]) * len(rho[0])
@@ -199,7 +199,7 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
             float("nan"), float("nan"), "encodings, means or teacher.prior tell of the weights before any label"
         )
     operators, first = evolution.growth()
-    if first.mean() > _EVEN + 4 * _error(first):
+    if first.mean() > _EVEN + ERRORS * _error(first):
         return BayesOptimalThreshold(
             0.0, 0.0, "labels tell of the fields at first order: weights are learned at every alpha"
         )
