@@ -128,7 +128,7 @@ def _is_bracketed(run: Run, rules: Refinement, solved: SolvedPoint, inverse: Arr
                 return False
         point = x + part * step
         beside.adopt_from(map_)
-        image = beside(point, refresh=rule.lines is None)
+        image = beside(point)
         if image is None:
             return False
         share = np.ones(len(x))

@@ -78,9 +78,19 @@ class SolvedPoint:
 
 
 def gauges_at(run: Run, rules: Refinement, map_: StateEvolution) -> list[StateEvolution]:
-    """The map under the rules that tell its error, where it was just evaluated; none where its replicates do."""
-    gauges = rules.gauges(map_.channel.rule, 1.0 if run.contradicted else map_.rough_share)
-    return [StateEvolution(Channel(run.system, gauge), map_.alpha, map_.sector) for gauge in gauges]
+    """The map under the rules that tell its error, where it was just evaluated; none where its replicates do.
+
+    They are the last ones if these are of the same rules: they know the minima of their nodes nearby.
+    """
+    if run.compares:
+        return []
+    asked = rules.gauges(map_.channel.rule, 1.0 if run.contradicted else map_.rough_share), map_.sector
+    if run.gauges is None or run.gauges[0] != asked:
+        gauges = [StateEvolution(Channel(run.system, gauge), map_.alpha, map_.sector) for gauge in asked[0]]
+        run.gauges = asked, gauges
+    for gauge in run.gauges[1]:
+        gauge.lift = False
+    return run.gauges[1]
 
 
 def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response) -> Measured:

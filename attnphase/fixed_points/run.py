@@ -60,10 +60,14 @@ class Run:
         A neighbouring point's, near which that of two copies is looked for.
     only_merged : bool
         Whether nothing more is asked of a point that has not merged.
+    compares : bool
+        Whether the point is only compared with those of other starts: it has no errors of integration.
     jacobian : (D, D) array or None
         As Newton's method left it the last time; None where that did not converge.
     contradicted : bool
         Whether Sobol points have contradicted a tensor rule: from then on no tensor rule is believed.
+    gauges : tuple or None
+        The map under other rules, as it was last compared with: of which rules and sector they are, and these.
     """
 
     system: System
@@ -76,8 +80,10 @@ class Run:
     unsettled: bool = False
     gap: float | None = None
     only_merged: bool = False
+    compares: bool = False
     jacobian: Array | None = None
     contradicted: bool = False
+    gauges: tuple[tuple[tuple[Rule, ...], Sector], list[StateEvolution]] | None = None
 
     @property
     def spent(self) -> bool:

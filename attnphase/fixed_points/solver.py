@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -56,13 +57,19 @@ _DECISIVE = 0.1  # of the error asked for, where that leaves open whether there 
 
 @dataclass(frozen=True)
 class _Asked:
-    """How a point is solved; `only_merged` as in `Run`, `decisive` if the error has been made small to decide."""
+    """How a point is solved; `only_merged` and `compares` as in `Run`.
+
+    `decisive` if the error has been made small to decide, `patient` if an iteration that does not converge may have all
+    maps of the settings.
+    """
 
     settings: SolverSettings
     callback: Callback
     deadline: Deadline
     only_merged: bool = False
     decisive: bool = False
+    compares: bool = False
+    patient: bool = True
 
 
 def solve_point(
@@ -147,18 +154,21 @@ def _point(
 def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps], asked: _Asked) -> BranchPoint | None:
     """The point of lowest training loss among those of several starts: converged, on a branch, stable, in this order.
 
-    Few nodes tell them apart, without metrics; each start has the maps of the settings. A point is stable if no
-    eigenvalue of the map's Jacobian exceeds one.
+    Few nodes tell them apart, without metrics or errors of integration. A start that does not converge is taken up
+    again, with all maps of the settings, if none does. A point is stable if no eigenvalue of the map's Jacobian exceeds
+    one.
     """
     settings, deadline = asked.settings, asked.deadline
-    bare = System.of(replace(system.problem, metrics={}), system.threads)
+    problem = system.problem  # a changed one is checked anew, which takes long for a loss of one's own
+    bare = System.of(replace(problem, metrics={}), system.threads) if problem.metrics else system
     few = min(settings.max_nodes, system.refinement(settings.max_nodes).first().size)  # enough to tell losses apart
     quick = replace(settings, stability=False, identity=False, max_nodes=few)
     found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []
-    for number, informed in enumerate(starts, 1):
-        if found and deadline.passed:
+    for patient, (number, informed) in product((False, True), enumerate(starts, 1)):
+        if found and (deadline.passed or (patient and any(not rank[0] for rank, *_ in found))):
             break
-        own = _Asked(quick, within(f"start {number} of {len(starts)}", asked.callback), deadline)
+        callback = within(f"start {number} of {len(starts)}", asked.callback)
+        own = _Asked(quick, callback, deadline, compares=True, patient=patient)
         point = _solve_point(bare, alpha, branch, None, informed, own)
         assert point is not None
         gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
@@ -190,9 +200,10 @@ def _solve_point(
     asked: _Asked,
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
-    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline, only_merged=asked.only_merged)
+    limits = {"only_merged": asked.only_merged, "compares": asked.compares}
+    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline, **limits)
     try:
-        found = _iterated(run, branch, previous, point, informed, decisive=asked.decisive)
+        found = _iterated(run, branch, previous, point, informed, asked)
     except (ArithmeticError, np.linalg.LinAlgError):
         return None if asked.only_merged else unevaluated(run, branch, point)
     return found if found is None or asked.decisive else _decided(run, branch, found, informed, asked)
@@ -218,7 +229,7 @@ def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, aske
 
 
 def _iterated(
-    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, *, decisive: bool
+    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, asked: _Asked
 ) -> BranchPoint | None:
     """Where the iteration leads from a point, beside a neighbour or not."""
     settings, callback = run.settings, run.callback
@@ -272,8 +283,8 @@ def _iterated(
                 rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
                 continue
             # beside the end of a branch more nodes decide
-            insists = refine and (decisive or rule.lines is None or not has_curve(run, branch))
-            last = run.insisting(map_, found, decays) if insists else found
+            insists = refine and (asked.decisive or rule.lines is None or not has_curve(run, branch))
+            last = run.insisting(map_, found, decays) if insists and asked.patient else found
             if last is found:
                 break
             point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None  # of far away
@@ -356,7 +367,7 @@ def _finished(
         merged = _without_signal(run, solved.overlaps, informed, branch, only_merged=not run.unsettled)
         if merged is not None and merged.status is Status.converged:
             return merged
-    if run.unsettled:
+    if run.unsettled and not run.compares:
         solved = classified(run, rules, _verified(run, rules, solved, again, LATER_ROUNDS), informed, branch)
     if run.only_merged and (solved.identity is not Identity.merged or solved.found.status is not Status.converged):
         return None
@@ -428,7 +439,8 @@ def _verified(
     run: Run, rules: Refinement, solved: SolvedPoint, again: Callable[[Array], FixedPoint], rounds: range
 ) -> SolvedPoint:
     """A point after some rounds of search for lower minima."""
-    found = run.verified(solved.map_, solved.found, solved.measured.relative_error, again, rounds)
+    error = rules.asked.standard_error if run.compares else solved.measured.relative_error
+    found = run.verified(solved.map_, solved.found, error, again, rounds)
     if found is solved.found or (run.late and found.image is solved.found.image):
         return replace(solved, found=found)
     there = derivatives_at(run, rules, solved.map_, found.point)

@@ -157,7 +157,6 @@ class Sweep:
         """A trial from a point nearby; False if nothing settles there."""
         map_, odd = self.map_, self.map_.sector.odd
         x = _scaled(x, odd, amplitude)
-        map_(x, refresh=map_.channel.rule.lines is None)
 
         def settling(point: Array) -> Array | None:
             image = map_(point)

@@ -361,7 +361,7 @@ class Nets(_LatentFirst):
         if self.asked.nodes is None and not of_all.sum() <= 2 * of_nets.sum():
             orders = replace(orders, latent=tuple(count + 2 for count in orders.latent))
         else:
-            points = min(orders.points * self.growth(error), self.max_nodes)
+            points = min(round(orders.points * self.least_growth(error)), self.max_nodes)
             if points <= orders.points:
                 return None
             orders = replace(orders, points=points)

@@ -256,9 +256,12 @@ class Refinement(ABC):
 
     def growth(self, error: float) -> int:
         """By what the number of points must grow, so that their error becomes small enough: a power of two."""
-        excess = 1.15 * error / self.asked.standard_error
-        factor = 2 ** math.ceil(math.log2(max(excess ** (1 / _FALLS), 2.0))) if excess < LARGEST_STEP else LARGEST_STEP
-        return min(factor, LARGEST_STEP)
+        return 2 ** math.ceil(math.log2(self.least_growth(error)))
+
+    def least_growth(self, error: float) -> float:
+        """Likewise, any number from 2 to `LARGEST_STEP`."""
+        factor = (1.15 * error / self.asked.standard_error) ** (1 / _FALLS)
+        return max(factor, 2.0) if factor < LARGEST_STEP else LARGEST_STEP
 
 
 def check_tensor(order: int, dimensions: int) -> None:

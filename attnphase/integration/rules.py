@@ -206,6 +206,7 @@ def published_rule(symmetric: bool = True) -> Rule:
     return replace(rule, from_zero=True)
 
 
+@lru_cache(maxsize=64)
 def lines(dimensions: int, student_dimensions: int, orders: LineOrders) -> Rule:
     """Lines, of which no node is known before the rule has been used at a point."""
     nodes, weights = np.zeros((1, 1, dimensions)), np.ones(1)

@@ -363,7 +363,7 @@ class Channel:
     def scalar_mean(self, values: Array) -> Array:
         """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""
         weights = np.stack([rule.weights for rule in self.rule.own or (self.rule,)])
-        return self.probabilities @ (values @ weights[:, None, :, None])[..., 0].mean(axis=1)
+        return self.probabilities @ np.einsum("cvsn,cn->cvs", values, weights).mean(axis=1)
 
     def loss_at_omega(self, overlaps: Overlaps, *, clean: bool = True) -> Array:
         """``E[loss(omega, k)]`` per replicate; of ``clean`` labels, without noise, half of L times the test error.

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnphase.integration.lines import between, evenly_spaced, orbits
 from attnphase.integration.nets import net_nodes
-from attnphase.integration.rules import Rule, tensor
+from attnphase.integration.rules import Rule, nets, tensor
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.sample_symmetries import Image, symmetries_of_samples
 from attnphase.state_evolution.sector import Element
@@ -29,7 +29,10 @@ def rule_of_nets(system: System, rule: Rule, group: Sequence[Element]) -> Rule:
     group : sequence of (order of the sites, (r, r) array, (t, t) array)
         Symmetries of the problem and of the points: what a map makes of the nodes must be averaged over them.
     """
-    return _nodes(system, rule, symmetries_of_samples(system, group))
+    assert rule.nets is not None
+    # of nodes that are those of other symmetries the orders are the same
+    plain = nets(rule.nodes.shape[-1], rule.student_dimensions, rule.nets)
+    return _nodes(system, plain, symmetries_of_samples(system, group))
 
 
 @lru_cache(maxsize=32)
