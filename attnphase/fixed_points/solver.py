@@ -200,8 +200,8 @@ def _solve_point(
     asked: _Asked,
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
-    limits = {"only_merged": asked.only_merged, "compares": asked.compares}
-    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline, **limits)
+    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline)
+    run.only_merged, run.compares = asked.only_merged, asked.compares
     try:
         found = _iterated(run, branch, previous, point, informed, asked)
     except (ArithmeticError, np.linalg.LinAlgError):
