@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
@@ -59,8 +58,7 @@ _DECISIVE = 0.1  # of the error asked for, where that leaves open whether there 
 class _Asked:
     """How a point is solved; `only_merged` and `compares` as in `Run`.
 
-    `decisive` if the error has been made small to decide, `patient` if an iteration that does not converge may have all
-    maps of the settings.
+    `decisive` if the error has been made small to decide.
     """
 
     settings: SolverSettings
@@ -69,7 +67,6 @@ class _Asked:
     only_merged: bool = False
     decisive: bool = False
     compares: bool = False
-    patient: bool = True
 
 
 def solve_point(
@@ -154,9 +151,8 @@ def _point(
 def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps], asked: _Asked) -> BranchPoint | None:
     """The point of lowest training loss among those of several starts: converged, on a branch, stable, in this order.
 
-    Few nodes tell them apart, without metrics or errors of integration. A start that does not converge is taken up
-    again, with all maps of the settings, if none does. A point is stable if no eigenvalue of the map's Jacobian exceeds
-    one.
+    Few nodes tell them apart, without metrics or errors of integration; each start has the maps of the settings. A
+    point is stable if no eigenvalue of the map's Jacobian exceeds one.
     """
     settings, deadline = asked.settings, asked.deadline
     problem = system.problem  # a changed one is checked anew, which takes long for a loss of one's own
@@ -164,11 +160,10 @@ def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps]
     few = min(settings.max_nodes, system.refinement(settings.max_nodes).first().size)  # enough to tell losses apart
     quick = replace(settings, stability=False, identity=False, max_nodes=few)
     found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []
-    for patient, (number, informed) in product((False, True), enumerate(starts, 1)):
-        if found and (deadline.passed or (patient and any(not rank[0] for rank, *_ in found))):
+    for number, informed in enumerate(starts, 1):
+        if found and deadline.passed:
             break
-        callback = within(f"start {number} of {len(starts)}", asked.callback)
-        own = _Asked(quick, callback, deadline, compares=True, patient=patient)
+        own = _Asked(quick, within(f"start {number} of {len(starts)}", asked.callback), deadline, compares=True)
         point = _solve_point(bare, alpha, branch, None, informed, own)
         assert point is not None
         gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
@@ -203,7 +198,7 @@ def _solve_point(
     run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline)
     run.only_merged, run.compares = asked.only_merged, asked.compares
     try:
-        found = _iterated(run, branch, previous, point, informed, asked)
+        found = _iterated(run, branch, previous, point, informed, decisive=asked.decisive)
     except (ArithmeticError, np.linalg.LinAlgError):
         return None if asked.only_merged else unevaluated(run, branch, point)
     return found if found is None or asked.decisive else _decided(run, branch, found, informed, asked)
@@ -229,7 +224,7 @@ def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, aske
 
 
 def _iterated(
-    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, asked: _Asked
+    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, *, decisive: bool
 ) -> BranchPoint | None:
     """Where the iteration leads from a point, beside a neighbour or not."""
     settings, callback = run.settings, run.callback
@@ -283,8 +278,8 @@ def _iterated(
                 rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
                 continue
             # beside the end of a branch more nodes decide
-            insists = refine and (asked.decisive or rule.lines is None or not has_curve(run, branch))
-            last = run.insisting(map_, found, decays) if insists and asked.patient else found
+            insists = refine and (decisive or rule.lines is None or not has_curve(run, branch))
+            last = run.insisting(map_, found, decays) if insists else found
             if last is found:
                 break
             point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None  # of far away

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 import attnphase as ap
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
+from benchmarks.ingredients import INGREDIENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "layers_and_heads.md").read_text(encoding="utf-8")
 PROBLEMS = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)
@@ -81,3 +85,17 @@ def test_the_default_rule_goes_on_with_points_where_no_tensor_rule_is_finer():
     few = ap.solve(problem, alpha=2.0, stability=False, identity=False, max_nodes=512).squeeze()
     assert few.nodes < point.nodes
     assert abs(few.q - point.q).max() < 4 * np.hypot(few.q_stderr.max(), point.q_stderr.max())
+
+
+def test_starts_are_compared_on_few_nodes_alone():
+    """The four starts of two layers: on nets of the first size, never on points that would tell an error."""
+    problem = Problem.from_dict(INGREDIENTS["two layers"].declaration)
+    settings, seen = SolverSettings(threads=1, stability=False, identity=False), set[tuple[str, str]]()
+
+    def callback(text: str, *counts: int) -> None:
+        if (told := re.search(r"start (\d) of 4.* (\d+) nodes", text)) is not None:
+            seen.add((told[1], told[2]))
+
+    assert solve_point(problem, 4.0, settings=settings, callback=callback).status is Status.converged
+    assert {start for start, _ in seen} == {"1", "2", "3", "4"}
+    assert len({nodes for _, nodes in seen}) == 1

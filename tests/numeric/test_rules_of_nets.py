@@ -7,6 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.measuring import gauges_at
+from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.kinds import RULES
@@ -197,3 +199,36 @@ def test_nets_have_gauges_where_more_nodes_would_be_lines():
     assert most.first().lines is not None
     rule = few.first()
     assert most.gauges(rule, 0.0) == few.gauges(rule, 0.0)
+
+
+def test_gauges_know_their_minima_once_they_were_evaluated():
+    """A point measured again is compared with the same maps, another rule with others; errors stay what they were."""
+    problem = THREE.with_fields({"integration.standard_error": 0.02})
+    map_ = map_of(problem, "semantic", NetOrders((8, 8, 8), 2**12, (0, 0)))
+    system, x = map_.system, map_.pack(initial_overlaps(problem, "semantic"))
+    rules, run = system.refinement_of_solve(2**14), Run(system, map_.alpha, QUICK, map_.sector)
+    assert map_(x) is not None
+    first = gauges_at(run, rules, map_)
+    cold = variations(map_, x, first, alike=rules.alike)
+    away = x * (1 + 1e-6 * np.arange(len(x)))
+    assert map_(away) is not None
+    again = gauges_at(run, rules, map_)
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    warm = variations(map_, away, again, alike=rules.alike)
+    np.testing.assert_allclose(warm.images, cold.images, atol=1e-3 * np.abs(cold.images).max())
+    finer = map_of(problem, "semantic", NetOrders((8, 8, 8), 2**13, (0, 0)))
+    assert finer(x) is not None
+    assert gauges_at(run, rules, finer)[0] is not first[0]
+    # under the nodes of a map that has been evaluated another one has the same nodes, whose minima it can take
+    beside = StateEvolution(Channel(system, map_.channel.rule), map_.alpha, map_.sector)
+    beside.adopt_from(map_)
+    assert beside.minima is map_.minima
+
+
+def test_nets_grow_by_what_the_error_needs():
+    """Not by a power of two: what more points than needed cost is more than they bring."""
+    rules = RULES["nets"](THREE.integration, (6, 3), False, 2**18)
+    rule = nets(6, 3, NetOrders((8, 8, 8), 2**13, (0, 0)))
+    error = 3 * THREE.integration.standard_error
+    finer = rules.next(rule, error, 0.0, np.array([error, error, error, 0.0, 0.0, 0.0]))
+    assert 4 * 2**13 < orders_of(finer).points < 5 * 2**13
