@@ -131,9 +131,10 @@ def test_labels_of_tokens_with_a_teacher_mean():
         assert error < 2e-3, name
 
 
-def test_shares_of_second_minima_are_counted_by_their_distance():
+@pytest.mark.parametrize("problem", [TEACHER_MEANS, Problem.paper(omega=0.31)], ids=["clusters", "signs"])
+def test_shares_of_second_minima_are_counted_by_their_distance(problem):
     """Weights of the nodes whose second minimum lies within a distance, cluster by cluster and sign by sign."""
-    channel = channel_of(TEACHER_MEANS, 64)
+    channel = channel_of(problem, 64)
     at = overlaps_for(channel, 40.0)
     map_ = StateEvolution(channel, 1.6, channel.system.sector_of(at))
     map_.minima = channel.evaluate(1.6, at, Starts.COLD).minima
