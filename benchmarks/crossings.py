@@ -338,7 +338,7 @@ def passes(verdicts: Sequence[str]) -> bool:
     return not {"wrong", "missed"} & {*verdicts} and verdicts.count("flagged") <= most
 
 
-def _reference(one: Drawn) -> dict[str, Any]:
+def reference_of(one: Drawn) -> dict[str, Any]:
     begin, curves = time.perf_counter(), Curves(one.problem)
     found = {kind: crossing(curves, kind).line() for kind in KINDS}
     return {"number": one.number, **found, "seconds": round(time.perf_counter() - begin, 1)}
@@ -384,7 +384,7 @@ def _done(processes: int, work: Any, tasks: Iterable[tuple[Any, ...]]) -> Iterat
 
 def _find(chosen: Sequence[Drawn], processes: int) -> None:
     lines = _lines()
-    for line in _done(processes, _reference, [(one,) for one in chosen if one.number not in lines]):
+    for line in _done(processes, reference_of, [(one,) for one in chosen if one.number not in lines]):
         lines[line["number"]] = line
         _save(lines)
         print(json.dumps(line), flush=True)

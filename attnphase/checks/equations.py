@@ -29,7 +29,7 @@ _FALSE_ALARM = 1e-5  # probability with which a sampled check fails though all i
 _MARGIN = 3.0  # standard errors beyond the limit by which an error must stand out to be seen surely
 _STEP = 1e-5  # of differences, relative
 _PARTS = 16  # of the nodes, of which few have one that changes its minimum
-_SAMPLES, _BATCH = 2**21, 2**17  # of the test error's own sample
+SAMPLES, _BATCH = 2**21, 2**17  # of the test error's own sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,11 +416,11 @@ def _test_error(case: Case, generic: _Generic, means: Means) -> Check:
 
     value, own = (float(one) for one in means.of(error_on))
     losses = _sampled_losses(case, at)
-    sampled, error = (2 * one / system.kernels.length for one in (losses.mean(), losses.std() / math.sqrt(_SAMPLES)))
+    sampled, error = (2 * one / system.kernels.length for one in (losses.mean(), losses.std() / math.sqrt(SAMPLES)))
     total = math.hypot(error, own)
     z = abs(value - sampled) / max(total, 1e-9 * abs(sampled) + 1e-300)
     seen = (_SIGMAS + _MARGIN) * total / max(abs(sampled), 1e-300)
-    detail = f"against {_SAMPLES} samples, in standard errors; an error of {100 * seen:.2g} % would be seen"
+    detail = f"against {SAMPLES} samples, in standard errors; an error of {100 * seen:.2g} % would be seen"
     return Check.below("test error", z, _SIGMAS, detail)
 
 
@@ -432,8 +432,8 @@ def _sampled_losses(case: Case, at: Overlaps) -> Array:
     given = np.linalg.solve(law.clean_rho, at.theta.mT).mT
     rest = np.linalg.cholesky(at.q - given @ at.theta.mT)
     mixing, parameters = system.parameters
-    losses = np.empty(_SAMPLES)
-    edges = np.concatenate([[0], np.cumsum(generator.multinomial(_SAMPLES, law.probabilities))])
+    losses = np.empty(SAMPLES)
+    edges = np.concatenate([[0], np.cumsum(generator.multinomial(SAMPLES, law.probabilities))])
     for c, (sites, means, (start, stop)) in enumerate(zip(law.configurations, law.means, pairwise(edges), strict=True)):
         variances = np.ascontiguousarray(system.spectrum.site_variances[sites])
         for begin in range(start, stop, _BATCH):

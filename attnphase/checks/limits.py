@@ -103,7 +103,7 @@ def _same_map(name: str, changes: dict[str, Any], detail: str) -> Reduction:
         clusters = len(other.problem.sites) // len(case.problem.sites)
         start = case.point.restart.overlaps
         rule = case.channel_at(start).rule
-        ours, theirs = _applied(case, start, rule), _applied(other, _repeated(start, clusters), rule)
+        ours, theirs = applied(case, start, rule), applied(other, _repeated(start, clusters), rule)
         if ours is None or theirs is None:
             return Check.left_out(name, "no image on the checking nodes")
         expected = _repeated(ours[0], clusters)
@@ -119,7 +119,7 @@ def _repeated(x: Overlaps, clusters: int) -> Overlaps:
     return Overlaps(*(np.repeat(values, clusters, axis=0) for values in (x.q, x.V, x.m, x.theta)))
 
 
-def _applied(case: Case, x: Overlaps, rule: Rule) -> tuple[Overlaps, Array] | None:
+def applied(case: Case, x: Overlaps, rule: Rule) -> tuple[Overlaps, Array] | None:
     """Image of overlaps under a problem's map on given nodes, with the mean envelope and the mean loss at omega."""
     channel = Channel(case.system, rule).at(x)
     passed = channel.evaluate(case.point.alpha, x, Starts.COLD)
@@ -129,7 +129,7 @@ def _applied(case: Case, x: Overlaps, rule: Rule) -> tuple[Overlaps, Array] | No
     return image, np.array([passed.envelope.mean(), channel.loss_at_omega(x).mean()])
 
 
-def _solved(case: Case, problem: Problem, callback: Callback) -> BranchPoint:
+def solved_side(case: Case, problem: Problem, callback: Callback) -> BranchPoint:
     """A problem at a case's alpha and branch, by its own rule: what must agree does so on few nodes."""
     coarse = problem.with_fields({"integration.standard_error": max(_COARSE, problem.integration.standard_error)})
     return solve_point(coarse, case.point.alpha, case.point.branch, settings=case.settings, callback=callback)
@@ -149,7 +149,7 @@ def _cooled(case: Case, callback: Callback) -> Check:
     ridges = problem.regularizer.strength
     warmer = [T * one for one in ridges] if isinstance(ridges, tuple) else T * ridges
     other = problem.with_fields({"student.temperature": 1.0, "regularizer.strength": warmer})
-    a, b = (_solved(case, p, callback) for p in (problem, other))
+    a, b = (solved_side(case, p, callback) for p in (problem, other))
     if not a.status is b.status is Status.converged:
         return Check.left_out(name, NOT_REACHED)
     pairs = (

@@ -93,7 +93,7 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
         _reading(refuse),
         netCDF4.Dataset("image", memory=file.read()) as image,
     ):
-        _check_content(image, refuse)
+        check_content(image, refuse)
         ds = xr.open_dataset(NetCDF4DataStore(image)).load().drop_encoding()
     for name in ds.coords:
         if ds[name].dtype.kind in "OT":  # strings, depending on xarray's version
@@ -114,7 +114,7 @@ def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
         raise refuse(f"this is not a netCDF file, or it is truncated or damaged ({reason(error)}).") from None
 
 
-def _check_content(image: netCDF4.Dataset, refuse: Callable[[str], DatasetError]) -> None:
+def check_content(image: netCDF4.Dataset, refuse: Callable[[str], DatasetError]) -> None:
     """Refuse variables that fill no file but would fill the memory: what was never written takes no place."""
     sizes = {name: 8 * math.prod(variable.shape) for name, variable in image.variables.items()}
     if sum(sizes.values()) > LARGEST_BINARY:

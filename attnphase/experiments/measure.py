@@ -35,7 +35,7 @@ __all__ = [
     "sampled_test_errors",
 ]
 
-_POINTS, REPLICATES = 2048, 8  # Sobol nodes of the mean over the fields
+POINTS, REPLICATES = 2048, 8  # Sobol nodes of the mean over the fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ def measured_metrics(instance: Instance, weights: Tensor, trained: Array | None 
         overlaps = StateOverlaps(
             own.q, 0 * own.q, own.m[..., None], own.theta, np.zeros(0) if trained is None else trained[s]
         )
-        return metric_means(problem, law, overlaps, _POINTS, instance.seed, instance.runs[s])
+        return metric_means(problem, law, overlaps, POINTS, instance.seed, instance.runs[s])
 
     replicates, _, jumps = np.stack(each(instance.threads, metrics_of, range(len(array)))).transpose(2, 0, 1, 3)
     variances = replicates.var(axis=1, ddof=1) + jumps.mean(axis=1)
@@ -249,7 +249,7 @@ def conditional_nodes(
     t = geometry.teacher.shape[1]
     joint = np.concatenate([weights, geometry.teacher], axis=1)
     size = length * (columns + t)
-    rule = sobol(size + more, length * columns, False, _POINTS, REPLICATES, instance.seed)
+    rule = sobol(size + more, length * columns, False, POINTS, REPLICATES, instance.seed)
     normal, rest = np.split(rule.nodes.reshape(-1, size + more), [size], axis=1)
     # the same nodes for every rank: the student's coordinates first
     normal_h = normal[:, : length * columns].reshape(-1, length, columns)

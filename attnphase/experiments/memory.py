@@ -18,7 +18,7 @@ from attnphase.problem import Problem
 __all__ = ["MemoryNeed", "available_memory", "check_fits", "check_results", "runs_that_fit"]
 
 _SHARE = 0.6  # of the free memory that runs may take
-_OVERHEAD = 300 << 20  # blocks of normals, generated code, libraries
+OVERHEAD = 300 << 20  # blocks of normals, generated code, libraries
 _PER_SAMPLE = 24  # arrays of the size of a sample's fields that a step makes
 _PER_COORDINATE = 60  # columns of d numbers: the optimiser's memory, geometry
 _LOCAL_MATRICES = 6  # matrices of a sample's local problem that GAMP makes
@@ -128,7 +128,7 @@ def runs_that_fit(
     ExperimentError
         Not even one; the sentence names the largest n L d that fits.
     """
-    budget = _SHARE * free - _OVERHEAD
+    budget = _SHARE * free - OVERHEAD
     fit = int(budget // need.total)
     if fit < 1:
         size = count * length * dimension

@@ -27,7 +27,7 @@ from attnphase.state_evolution.trained import TrainedPenalties
 
 __all__ = ["Risk"]
 
-_TOGETHER = 4096  # samples of several runs that go through the loss at once
+TOGETHER = 4096  # samples of several runs that go through the loss at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ class Risk:
     def smooth(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Value (S,) and gradient (S, d, r) of the loss and of the regulariser's quadratic part."""
         runs = len(weights)
-        size = runs if weights.is_cuda else max(1, _TOGETHER // self.samples.count)
+        size = runs if weights.is_cuda else max(1, TOGETHER // self.samples.count)
         parts = [slice(begin, begin + size) for begin in range(0, runs, size)]
         found = each(self.threads, lambda part: self._smooth(part, weights[part]), parts)
         values, gradients = zip(*found, strict=True)

@@ -20,7 +20,7 @@ LARGEST_TEXT = 256 << 20
 LARGEST_BINARY = 16 << 30
 """Bytes of a dataset or a checkpoint, which are held in memory."""
 
-_PART = 16 << 20
+PART = 16 << 20
 
 _KINDS = {
     stat.S_ISCHR: "a device",
@@ -72,12 +72,12 @@ def open_input(path: str | os.PathLike[str], kind: str, most: int, refuse: Refus
     """
     try:
         # before it is opened, which alone may wait or act
-        fault = _fault(os.stat(path), kind, most)  # noqa: PTH116, path is of any kind
+        fault = fault_of(os.stat(path), kind, most)  # noqa: PTH116, path is of any kind
         if fault is None:
             # what became a pipe in between is not waited for
             flags = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
             file = os.fdopen(os.open(path, sum((getattr(os, flag, 0) for flag in flags), os.O_RDONLY)), "rb")
-            fault = _fault(os.fstat(file.fileno()), kind, most)
+            fault = fault_of(os.fstat(file.fileno()), kind, most)
             if fault is None:
                 return file
             file.close()
@@ -102,7 +102,7 @@ def read_input(path: str | os.PathLike[str], kind: str, most: int, refuse: Refus
     with open_input(path, kind, most, refuse) as file:
         try:
             # files of /proc show no size, and some have no end
-            while part := file.read(_PART):
+            while part := file.read(PART):
                 parts.append(part)
                 size += len(part)
                 if size > most:
@@ -119,7 +119,7 @@ def reason(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def _fault(info: os.stat_result, kind: str, most: int) -> str | None:
+def fault_of(info: os.stat_result, kind: str, most: int) -> str | None:
     """What is wrong with a file, if anything."""
     if stat.S_ISDIR(info.st_mode):
         return f"this is a folder; name a {kind} in it."

@@ -26,7 +26,7 @@ __all__ = ["Sweep", "Trial", "beside_held", "growth_of", "growth_with_error", "t
 _STEP = 2**-0.25  # from an amplitude to the next
 _TRIALS = 6  # of amplitudes down to .4 of the informed start's, below which the multiplier tells
 _TOPS = 8  # trials at most beyond the largest amplitude, and beside tops
-_MAPS_OF_NEWTON, _MAPS_OF_ANDERSON = 10, 40
+MAPS_OF_NEWTON, MAPS_OF_ANDERSON = 10, 40
 _SHORT = 0.1  # mixing where the map turns far over, as a sparse student's does
 
 
@@ -133,27 +133,27 @@ class Sweep:
 
     def at(self, x: Array) -> Array | None:
         """The point that settles at the amplitude of another, from there; None if nothing does."""
-        settled = self._take(x, float(np.linalg.norm(x[self.map_.sector.odd])))
+        settled = self.take(x, float(np.linalg.norm(x[self.map_.sector.odd])))
         return self.trials.pop().point if settled else None
 
     def along(self, x: Array, amplitudes: Sequence[float], at_rest: float) -> None:
         """Trials at the amplitudes, the first one from ``x``, and where the growth has a top, its multiplier known."""
         for amplitude in amplitudes:
-            if self.late() or not self._take(_near(self.trials, amplitude) if self.trials else x, amplitude):
+            if self.late() or not self.take(_near(self.trials, amplitude) if self.trials else x, amplitude):
                 break
         self.whole = len(self.trials) == len(amplitudes)
         if at_rest > 0:
             return  # where it grows nothing more is asked for
         for _ in range(_TOPS):
             beyond = _beyond(self.trials)
-            if beyond is None or self.late() or not self._take(_near(self.trials, beyond), beyond):
+            if beyond is None or self.late() or not self.take(_near(self.trials, beyond), beyond):
                 break
         for _ in range(_TOPS):
             top = None if self.late() else _top(self.trials, at_rest, self.tolerances[0])
-            if top is None or not self._take(_near(self.trials, top), top, fine=True):
+            if top is None or not self.take(_near(self.trials, top), top, fine=True):
                 break
 
-    def _take(self, x: Array, amplitude: float, *, fine: bool = False) -> bool:
+    def take(self, x: Array, amplitude: float, *, fine: bool = False) -> bool:
         """A trial from a point nearby; False if nothing settles there."""
         map_, odd = self.map_, self.map_.sector.odd
         x = _scaled(x, odd, amplitude)
@@ -163,12 +163,12 @@ class Sweep:
             return None if image is None else _held(image, odd, point)
 
         newton, goal = Newton(self.jacobian), self.tolerances[fine]
-        found = iterate(settling, x, map_.scales, newton, tolerance=goal, max_maps=_MAPS_OF_NEWTON)
+        found = iterate(settling, x, map_.scales, newton, tolerance=goal, max_maps=MAPS_OF_NEWTON)
         if found.residual <= self.tolerances[0]:
             self.jacobian = self.jacobian if newton.jacobian is None else newton.jacobian
         else:
             found = iterate(
-                settling, x, map_.scales, Anderson(mixing=_SHORT), tolerance=goal, max_maps=_MAPS_OF_ANDERSON
+                settling, x, map_.scales, Anderson(mixing=_SHORT), tolerance=goal, max_maps=MAPS_OF_ANDERSON
             )
         growth = growth_of(map_, found.point) if found.residual <= self.tolerances[0] else None
         if growth is not None:

@@ -77,24 +77,24 @@ def _temporary_cache(wanted: str, reason: str) -> Path:
 def fingerprint(key: Any) -> str:
     """Name of a kernel's folder: hash of the model, the code that makes it, and all that decides about machine code."""
     # Python keeps other bytecode beside a source for every level of -O
-    parts = [repr(key), str(sys.flags.optimize), _fingerprint_of_program()]
+    parts = [repr(key), str(sys.flags.optimize), fingerprint_of_program()]
     digest = hashlib.sha256("\n".join(parts).encode())
     return f"k{digest.hexdigest()[:24]}"
 
 
 @lru_cache
-def _fingerprint_of_program() -> str:
+def fingerprint_of_program() -> str:
     """Hash of all but the model; modules that change while they are in use are not those that make kernels."""
     # of Numba the version alone: to import it takes longer than all else here, and a sweep needs it in its workers only
     parts = [sys.version, metadata.version("numba"), metadata.version("numpy")]
     parts += [binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
     digest = hashlib.sha256("\n".join(parts).encode())
-    for name, source in _sources():
+    for name, source in kernel_sources():
         digest.update(f"\n{name}\n".encode() + source.read_bytes())
     return digest.hexdigest()
 
 
-def _sources() -> Iterator[tuple[str, Path]]:
+def kernel_sources() -> Iterator[tuple[str, Path]]:
     """Every module that has a part in what a kernel's folder holds, with its name."""
     specification = importlib.util.find_spec("derivations")
     assert specification is not None

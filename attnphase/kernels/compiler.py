@@ -355,7 +355,7 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 
     def build(folder: Path) -> None:
         with _few_collections():
-            _build(key, folder)
+            build_kernel(key, folder)
 
     return intact_folder(fingerprint(key), build)
 
@@ -371,7 +371,7 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*often)
 
 
-def _build(key: Any, folder: Path) -> None:
+def build_kernel(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
     model = key.model()
     if isinstance(key, _SlopeKey):
@@ -380,7 +380,7 @@ def _build(key: Any, folder: Path) -> None:
             compile_package(aside, folder.name, (key.way_in,))
         return
     finite = getattr(key, "finite", False)
-    sources = {"local_problem": local_problem.kernel_source(model)} | ({} if finite else _map_sources())
+    sources = {"local_problem": local_problem.kernel_source(model)} | ({} if finite else map_sources())
     smooth = model.prox is None and not model.has_kink
     if smooth and model.length * model.columns <= _SIDE_BY_SIDE:
         sources["lanes"] = local_problem.lanes_source(model, own=finite)
@@ -405,7 +405,7 @@ def _samples_of(folder: Path) -> str:
     return "sample_blocks" if (folder / "lanes.py").exists() else "samples"
 
 
-def _map_sources() -> dict[str, str]:
+def map_sources() -> dict[str, str]:
     """The derived equations as NumPy source, for a ridge and for any regulariser of the rows."""
     sources = {}
     for name in _MAPS:

@@ -18,7 +18,7 @@ from attnphase.problem.values import MAX_ATOMS
 
 __all__ = ["read_csv", "write_atoms"]
 
-_LONGEST_LINE = 1 << 17  # characters of a CSV file's line
+LONGEST_LINE = 1 << 17  # characters of a CSV file's line
 _COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
 
 
@@ -78,9 +78,9 @@ def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
 
 def _short_lines(stream: io.TextIOWrapper, refuse: Callable[[str], ProblemError]) -> Iterator[str]:
     """The lines of a file, as long as they may be those of a spectrum."""
-    for count, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), "")):
-        if len(line) > _LONGEST_LINE:
-            raise refuse(f"line {count + 1} has more than {_LONGEST_LINE} characters, and is not that of an atom.")
+    for count, line in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), "")):
+        if len(line) > LONGEST_LINE:
+            raise refuse(f"line {count + 1} has more than {LONGEST_LINE} characters, and is not that of an atom.")
         if count > 2 * MAX_ATOMS:  # as many may be empty
             raise refuse(f"the file has more lines than the {MAX_ATOMS} atoms that a spectrum may have.")
         yield line

@@ -33,14 +33,14 @@ Advance = Callable[[float], None]
 
 COMPILING = "compiling the kernels of this model, once"
 
-_SILENT = 1.0  # seconds in which what is quick ends without a word
-_PLAIN = 10.0  # seconds between two lines where nothing can be live
+SILENT = 1.0  # seconds in which what is quick ends without a word
+PLAIN = 10.0  # seconds between two lines where nothing can be live
 _SOON = 3.0  # seconds of counting after which the whole is estimated
-_WAITED = 10.0  # seconds without a count after which the whole is estimated from below
+WAITED = 10.0  # seconds without a count after which the whole is estimated from below
 _LONG = 60.0  # seconds of a whole that is worth an estimate
-_REFRESH = 0.1  # of a live line
-_NOTEBOOK = 0.5  # likewise; every update is a message to the browser
-_LOOK = 0.5  # seconds between two looks at whether the whole can be estimated
+REFRESH = 0.1  # of a live line
+NOTEBOOK = 0.5  # likewise; every update is a message to the browser
+LOOK = 0.5  # seconds between two looks at whether the whole can be estimated
 
 
 class Callback(Protocol):
@@ -156,7 +156,7 @@ class ProgressLine:
             return None
         rest, waited = self.total - self.done, time.monotonic() - self._ready
         least = rest / self.at_once * waited
-        if waited < _WAITED or rest <= self.at_once or least <= _LONG:
+        if waited < WAITED or rest <= self.at_once or least <= _LONG:
             return None
         took = f"none of {rest:.0f} {self.unit} is done after {waited:.0f} s"
         return f"{took}: all of them may take {_duration(round(least))} or more"
@@ -296,13 +296,13 @@ def _print(words: str) -> None:
 
 
 def _watch(line: ProgressLine, over: threading.Event) -> None:
-    if over.wait(_SILENT):
+    if over.wait(SILENT):
         return
     with _display(line) as (show, every):
         waited = 0.0
-        while not over.wait(min(every, _LOOK)):
+        while not over.wait(min(every, LOOK)):
             line.estimate()
-            waited += min(every, _LOOK)
+            waited += min(every, LOOK)
             if waited >= every:
                 show()
                 waited = 0.0
@@ -315,7 +315,7 @@ def _display(line: ProgressLine) -> Iterator[tuple[Callable[[], None], float]]:
     if output.is_jupyter:  # not by rich, which needs ipywidgets there; IPython is there where a notebook is
         shown = notebook.display(line.mimebundle(), raw=True, display_id=True)
         assert shown is not None  # with an id there is a handle
-        yield lambda: shown.update(line.mimebundle(), raw=True), _NOTEBOOK
+        yield lambda: shown.update(line.mimebundle(), raw=True), NOTEBOOK
         shown.update({"text/plain": "", "text/html": ""}, raw=True)
     elif output.is_terminal and not output.is_dumb_terminal:
         # warnings are printed above the line; standard output is not ours
@@ -328,9 +328,9 @@ def _display(line: ProgressLine) -> Iterator[tuple[Callable[[], None], float]]:
                 live.refresh()
 
             show()
-            yield show, _REFRESH
+            yield show, REFRESH
     else:
-        yield lambda: _print(line.plain), _PLAIN
+        yield lambda: _print(line.plain), PLAIN
 
 
 def _columns(line: ProgressLine) -> list[bars.ProgressColumn]:

@@ -82,7 +82,7 @@ class Along:
     weights : (N,) array
         Those of the lines, times the normal density and the length that the node stands for.
     solution : Solution
-    jumps : _Pieces
+    jumps : Pieces
     gaps : (n,) array
         At each jump, the density at zero of the difference between the energies of both minima.
     """
@@ -91,7 +91,7 @@ class Along:
     places: Array
     weights: Array
     solution: Solution
-    jumps: _Pieces
+    jumps: Pieces
     gaps: Array
 
     def jumps_of_slopes(self, system: System, variances: Array, bundle: Bundle) -> Jumps:
@@ -118,7 +118,7 @@ class Along:
         return Jumps(*(part.sum(axis=0) for part in (student, lost[0], teacher, lost[1])))
 
 
-class _Pieces(NamedTuple):
+class Pieces(NamedTuple):
     """Pieces of lines; or jumps on them, which are pieces of no length.
 
     Attributes
@@ -132,22 +132,22 @@ class _Pieces(NamedTuple):
     ends: NDArray[Any]
 
     @classmethod
-    def between(cls, lines: NDArray[Any], ends: Array) -> _Pieces:
+    def between(cls, lines: NDArray[Any], ends: Array) -> Pieces:
         """Those of some length between neighbours of many ends (N, n, 2 + L r)."""
         which, first = (ends[:, 1:, 0] > ends[:, :-1, 0]).nonzero()
         both = (ends.shape[1] * which + first)[:, None] + np.arange(2)
         return cls(lines.take(which), ends.reshape(-1, ends.shape[2]).take(both, axis=0))
 
-    def take(self, which: NDArray[np.int64]) -> _Pieces:
+    def take(self, which: NDArray[np.int64]) -> Pieces:
         """Some of them."""
-        return _Pieces(*_taken(self, which))
+        return Pieces(*_taken(self, which))
 
-    def around(self, inner: Array) -> _Pieces:
+    def around(self, inner: Array) -> Pieces:
         """What lies before, between and after two inner ends of each."""
-        return _Pieces.between(self.lines, np.concatenate([self.ends[:, :1], inner, self.ends[:, 1:]], axis=1))
+        return Pieces.between(self.lines, np.concatenate([self.ends[:, :1], inner, self.ends[:, 1:]], axis=1))
 
 
-class _LocalProblems:
+class LocalProblems:
     """The local problems of a bundle's nodes."""
 
     def __init__(self, system: System, variances: Array, bundle: Bundle) -> None:
@@ -157,7 +157,7 @@ class _LocalProblems:
         self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction).ravel()
         factor, variance = lower_factors(variances[sites]), system.token_variances[bundle.configuration]
         self.shared = factor, *system.parameters, variance
-        self.jumps: list[_Pieces] = []  # located so far
+        self.jumps: list[Pieces] = []  # located so far
 
     def solved(self, lines: NDArray[np.int64], places: Array, starts: Starts, known: Array | None = None) -> Solution:
         """Minima at places (n, m) of n lines, from two (n, 2, L r) that are known or from the starts of their own."""
@@ -190,7 +190,7 @@ class _LocalProblems:
         lines, places = lines.repeat(each_line), places.reshape(-1, 1)
         unit = self.system.units.energy
         while True:
-            trial, energies = self._trials(omega, found, self.bundle.alike * each_line)
+            trial, energies = self.trials(omega, found, self.bundle.alike * each_line)
             better = np.flatnonzero(energies < found.energies[:, 0] - _ROUNDING * (unit + np.abs(energies)))
             if not len(better):
                 return found
@@ -202,7 +202,7 @@ class _LocalProblems:
             if not lower.all():  # by rounding alone
                 return found
 
-    def _trials(self, omega: Array, found: Solution, alike: int) -> tuple[NDArray[np.int64], Array]:
+    def trials(self, omega: Array, found: Solution, alike: int) -> tuple[NDArray[np.int64], Array]:
         """For every node the minimiser with the same teacher's fields that has the lowest energy there, and that."""
         shape = -1, alike, omega[0].size
         fields_of = found.minima[:, 0], omega
@@ -213,17 +213,17 @@ class _LocalProblems:
         best, lowest = energies.argmin(axis=2), energies.min(axis=2) + (w * of_w).sum(axis=2) / 2
         return (best + alike * np.arange(len(best))[:, None]).ravel(), lowest.ravel()
 
-    def panels(self, edges: Array) -> _Pieces:
+    def panels(self, edges: Array) -> Pieces:
         """All lines in panels, cut at the jumps that the minima at a panel's ends lead to."""
         every = np.arange(len(self.bundle.centers))
         nodes = _as_nodes(np.broadcast_to(edges, (len(every), len(edges))), *self.ends(edges)[:2])
-        panels = _Pieces.between(every, nodes[:, :, 0])
-        places = self._meetings(panels)[:, None]
+        panels = Pieces.between(every, nodes[:, :, 0])
+        places = self.meetings(panels)[:, None]
         found = self.solved(panels.lines, places, Starts.WARM, panels.ends[..., 2:])
         which, crossings = self.crossings(panels, _as_nodes(places, *found[:2]))
         return self.cut(panels, which, crossings, which[:0], nodes[:0, :0, None])
 
-    def _meetings(self, pieces: _Pieces) -> Array:
+    def meetings(self, pieces: Pieces) -> Array:
         """Where the minimisers at a piece's ends, left as they are, are equally low: there the tangents of Phi meet."""
         places, energies = pieces.ends[..., 0], pieces.ends[..., 1]
         at_zero = self.bundle.centers.reshape(-1, self.slope.size).take(pieces.lines, axis=0) @ self.slope
@@ -234,7 +234,7 @@ class _LocalProblems:
         np.divide(gaps, rises, out=meetings, where=rises > 0)
         return np.clip(meetings, *places.T)
 
-    def crossings(self, pieces: _Pieces, nodes: Array) -> tuple[NDArray[np.int64], Array]:
+    def crossings(self, pieces: Pieces, nodes: Array) -> tuple[NDArray[np.int64], Array]:
         """Which pieces have a crossing of two minima that a node sees, and both minima there, in their order.
 
         Newton's method finds where their energies are the same.  The slope of the difference is ``(after - before) .
@@ -280,12 +280,12 @@ class _LocalProblems:
 
     def cut(
         self,
-        pieces: _Pieces,
+        pieces: Pieces,
         crossed: NDArray[np.int64],
         crossings: Array,
         others: NDArray[np.int64],
         beside: Array,
-    ) -> _Pieces:
+    ) -> Pieces:
         """Pieces cut, some of them at crossings, others at two nodes.
 
         The minima there are searched from all starts, since no defect tells of an end whose minimum is not the lowest.
@@ -307,16 +307,16 @@ class _LocalProblems:
         new, energies = lowest[: len(crossed), None], crossings[:, :1, 1]
         third = new[..., 1] < energies - _ROUNDING * (self.system.units.energy + np.abs(energies))
         jumped = (~third[:, 0]).nonzero()[0]
-        self.jumps.append(_Pieces(pieces.lines.take(crossed.take(jumped)), crossings.take(jumped, axis=0)))
+        self.jumps.append(Pieces(pieces.lines.take(crossed.take(jumped)), crossings.take(jumped, axis=0)))
         inner = pieces.ends.copy()
         inner[crossed] = np.where(third[..., None], new, crossings)
         inner[others] = lowest[len(crossed) :].reshape(len(others), *inner.shape[1:])
         return pieces.around(inner)
 
-    def located(self) -> tuple[_Pieces, Array]:
+    def located(self) -> tuple[Pieces, Array]:
         """All jumps, and at each the density at zero of the difference between the energies of both minima."""
-        empty = _Pieces(np.zeros(0, np.int64), np.zeros((0, 2, 2 + self.slope.size)))
-        jumps = _Pieces(*(np.concatenate(parts) for parts in zip(empty, *self.jumps, strict=True)))
+        empty = Pieces(np.zeros(0, np.int64), np.zeros((0, 2, 2 + self.slope.size)))
+        jumps = Pieces(*(np.concatenate(parts) for parts in zip(empty, *self.jumps, strict=True)))
         rises = (jumps.ends[:, 1, 2:] - jumps.ends[:, 0, 2:]) @ self.slope
         return jumps, self.bundle.weights.take(jumps.lines) * _density(jumps.ends[:, 0, 0]) / rises
 
@@ -340,7 +340,7 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     bundle : Bundle
     orders : LineOrders
     """
-    problems = _LocalProblems(system, variances, bundle)
+    problems = LocalProblems(system, variances, bundle)
     (x, w), starts = _legendre(orders.nodes), Starts.REFRESH if orders.thorough else Starts.WARM
     pieces = problems.panels(np.linspace(-orders.reach, orders.reach, orders.panels + 1))
     most, done = -1.0, []
@@ -386,7 +386,7 @@ def _defects(ends: Array, energies: Array, falls: Array, x: Array, w: Array) -> 
     return np.asarray(np.hypot(first, ends.sum(axis=1) - energies @ w + falls @ x))
 
 
-def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
+def _cut(problems: LocalProblems, pieces: Pieces, nodes: Array) -> Pieces:
     """Pieces cut at the crossing that their nodes see, or else on both sides of where Phi bends most.
 
     A quarter of the nodes at least stays on each side, so that what is left becomes shorter.
@@ -411,12 +411,12 @@ def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
 
 
 def _as_nodes(places: Array, minima: Array, energies: Array) -> Array:
-    """Both minima at places (N, n) as `_Pieces` has them, (N, n, 2, 2 + L r)."""
+    """Both minima at places (N, n) as `Pieces` has them, (N, n, 2, 2 + L r)."""
     return _as_ends(places[..., None], energies.reshape(*places.shape, 2), minima.reshape(*places.shape, 2, -1))
 
 
 def _as_ends(places: Array, energies: Array, fields: Array) -> Array:
-    """Minima at places (...) as `_Pieces` has them, of energies and fields (..., L r) of as many."""
+    """Minima at places (...) as `Pieces` has them, of energies and fields (..., L r) of as many."""
     ends = np.empty((*fields.shape[:-1], 2 + fields.shape[-1]))
     ends[..., 0], ends[..., 1], ends[..., 2:] = places, energies, fields
     return ends

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster_at"]
 
-_PATIENCE = 10.0  # seconds in which a scheduler must answer
+PATIENCE = 10.0  # seconds in which a scheduler must answer
 _POLL = 0.05  # seconds between two looks at what has come back
 _WINDOW = 2000  # lines that the scheduler knows of at a time
 _ONE_AT_A_TIME = threading.Lock()  # of a worker with several threads, which a line uses all
@@ -60,7 +60,7 @@ def cluster_at(address: str) -> Iterator[Callable[[Work, ProgressLine], None]]:
     """
     require_distributed()
     _find_scheduler(address)
-    with _unlogged(), distributed.Client(address, timeout=_PATIENCE, set_as_default=False) as client:
+    with _unlogged(), distributed.Client(address, timeout=PATIENCE, set_as_default=False) as client:
         yield lambda work, shown: _solve(client, address, work, shown)
 
 
@@ -80,14 +80,14 @@ def _find_scheduler(address: str) -> None:
     """Refuse an address where no scheduler answers in time; a client alone would wait for one that says nothing."""
 
     def ask() -> dict[str, Any]:
-        return asyncio.run(asyncio.wait_for(_identity(address), _PATIENCE))
+        return asyncio.run(asyncio.wait_for(_identity(address), PATIENCE))
 
     try:
         with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own in this one
             found = thread.submit(ask).result()
     except TimeoutError:
         raise SweepError(
-            f"no Dask scheduler answers at {address} within {_PATIENCE:g} seconds: check the address, and that it runs."
+            f"no Dask scheduler answers at {address} within {PATIENCE:g} seconds: check the address, and that it runs."
         ) from None
     except Exception as error:  # what answers there may be anything, of which every byte is believed
         reason = str(error).rstrip(".") or type(error).__name__
@@ -152,7 +152,7 @@ def _taken(future: Future, i: int, work: Work, address: str) -> bool:
         The scheduler went away.
     """
     try:
-        result = future.result(timeout=_PATIENCE)
+        result = future.result(timeout=PATIENCE)
     except TimeoutError:
         return False
     except distributed.CancelledError:

@@ -51,13 +51,13 @@ class Line:
     def key(self) -> str:
         """Hash of all that decides about the line's numbers, this program's source and the user's own included."""
         settings = replace(self.settings, threads=None)
-        parts = [self.problem.to_toml(), self.branch, repr(self.alphas), repr(settings), _source_hash(), self.functions]
+        parts = [self.problem.to_toml(), self.branch, repr(self.alphas), repr(settings), source_hash(), self.functions]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
     @property
     def source(self) -> str:
         """Hash of this program's source."""
-        return _source_hash()
+        return source_hash()
 
     @cached_property
     def functions(self) -> str:
@@ -81,7 +81,7 @@ class Line:
 
 
 @lru_cache
-def _source_hash() -> str:
+def source_hash() -> str:
     """Of both packages' modules, wherever they lie: lines of another version are not taken up."""
     digest = hashlib.sha256()
     for package in ("attnphase", "derivations"):

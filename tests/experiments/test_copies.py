@@ -56,7 +56,7 @@ class PinnedGamp(Gamp):
         samples, before = self.risk.samples, self.weights
         shape = self._residual.shape
         omega = fields_of(samples.tokens, before).reshape(shape) - self.V[0, 0] * self._residual  # tokens are alike
-        self._residual = self._minimise(omega, self.V, Starts.COLD if self._steps == 0 else Starts.REFRESH)
+        self._residual = self.residual_at(omega, self.V, Starts.COLD if self._steps == 0 else Starts.REFRESH)
         source = pull_back(samples.tokens, self._residual.flatten(1, 2)) + self.curvature * before
         self.weights = self.pinned(source / (cast("float", PAPER.regularizer.strength) + self.curvature))
         self._steps += 1

@@ -79,7 +79,7 @@ def test_error_of_the_exact_test_error(monkeypatch):
     instance = instance_of(problem, runs=(0,))
     weights = weights_for(instance)
     true = exact_test_errors(instance, weights)[0].item()
-    monkeypatch.setattr(measure, "_POINTS", 32)
+    monkeypatch.setattr(measure, "POINTS", 32)
     seeds, replicates = 32, 8
     found = []
     for seed in range(seeds):
@@ -185,7 +185,7 @@ def test_replicon_of_a_small_instance():
     for token in range(2):
         shift = torch.zeros_like(omega)
         shift[:, :, token] = step
-        ends = [gamp._minimise(omega + side * shift, gamp.V, Starts.COLD)[0, :, :, 0].numpy() for side in (1, -1)]
+        ends = [gamp.residual_at(omega + side * shift, gamp.V, Starts.COLD)[0, :, :, 0].numpy() for side in (1, -1)]
         responses[:, :, token] = (ends[0] - ends[1]) / (2 * step)
     gamma, c = instance.geometries[0].gamma, gamp._c[0, :, 0, 0].numpy()
     operator = np.zeros((2, 2))
@@ -232,13 +232,13 @@ def test_gamp_takes_its_own_last_kick_out_of_the_fields(monkeypatch):
     instance = instance_of(runs=(0,))
     gamp = Gamp(instance, Risk.of(instance), initial_weights(instance, "semantic"), variance=5.0)
     seen: list[torch.Tensor] = []
-    minimise = gamp._minimise
+    minimise = gamp.residual_at
 
     def watched(omega: torch.Tensor, V: torch.Tensor, starts: Starts) -> torch.Tensor:
         seen.append(omega.clone())
         return minimise(omega, V, starts)
 
-    monkeypatch.setattr(gamp, "_minimise", watched)
+    monkeypatch.setattr(gamp, "residual_at", watched)
     gamp.step()
     kick, weights = gamp.state()["residual"].clone(), gamp.weights.clone()
     gamp.step()

@@ -236,7 +236,7 @@ def test_what_is_not_finite_stays_so_and_in_its_run():
 
 def test_numbers_do_not_depend_on_threads(monkeypatch):
     """Bit for bit, with several runs in a part and a part that is not full; a part of other runs would be seen."""
-    monkeypatch.setattr("attnphase.experiments.risk._TOGETHER", 100)  # two runs of 37 samples
+    monkeypatch.setattr("attnphase.experiments.risk.TOGETHER", 100)  # two runs of 37 samples
     runs = (0, 3, 4, 5, 8)
     instances = [draw_instance(MIXTURE, 24, 37, 11, runs, LocalLoss(MIXTURE), threads) for threads in (1, 3)]
     one, three = instances

@@ -256,7 +256,7 @@ def test_memory_is_foreseen():
 def test_little_memory_makes_small_groups_with_the_same_numbers(monkeypatch):
     plenty = simulate(PAPER, 2.0, "semantic", 30, 5, test_samples=50)
     need = MemoryNeed.of(PAPER, 30, 60, "lbfgs", 50, 8).total
-    monkeypatch.setattr(memory, "_OVERHEAD", 0)
+    monkeypatch.setattr(memory, "OVERHEAD", 0)
     monkeypatch.setattr("attnphase.experiments.runs.available_memory", lambda device: int(2.5 * need / 0.6))
     same(simulate(PAPER, 2.0, "semantic", 30, 5, test_samples=50), plenty)
 

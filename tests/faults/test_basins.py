@@ -32,14 +32,14 @@ def run(*more: object) -> int:
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch):
-    monkeypatch.setattr(planes, "_BISECTIONS", 0)
+    monkeypatch.setattr(planes, "BISECTIONS", 0)
 
 
 def test_killed_basins_go_on_bit_for_bit(tmp_path, monkeypatch):
     whole, resumed = tmp_path / "whole.nc", tmp_path / "resumed.nc"
     followed = []
-    arrival = planes._arrival
-    monkeypatch.setattr(planes, "_arrival", lambda *args: followed.append(1) or arrival(*args))
+    arrival = planes.arrival_from
+    monkeypatch.setattr(planes, "arrival_from", lambda *args: followed.append(1) or arrival(*args))
     assert run("-o", whole) == 0
     of_whole = len(followed)
     assert not whole.with_name("whole.nc.checkpoint").exists()
@@ -95,7 +95,7 @@ def test_runs_that_cannot_be_drawn_are_refused_before_anything_is_followed(tmp_p
     """Of another kind, or from starts whose sizes nobody knows."""
     asked = ["--figure", tmp_path / "one.png", "-o", tmp_path / "one.nc"]
     followed = []
-    monkeypatch.setattr(planes, "_arrival", lambda *args: followed.append(1))
+    monkeypatch.setattr(planes, "arrival_from", lambda *args: followed.append(1))
     runs = ap.simulate(Problem(), 1.5, "semantic", 12, 2, "gd", steps=3, test_samples=0)
     ap.save_dataset(runs, tmp_path / "runs.nc")
     with pytest.raises(DatasetError, match='the runs start from "semantic", but must start from sizes'):

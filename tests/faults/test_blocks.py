@@ -416,7 +416,7 @@ def test_a_damaged_plan(folder, solver, damage):
 
 
 def test_a_plan_of_another_version(folder, solver, monkeypatch):
-    monkeypatch.setattr(lines_module, "_source_hash", lambda: 64 * "f")
+    monkeypatch.setattr(lines_module, "source_hash", lambda: 64 * "f")
     with pytest.raises(DatasetError, match=r"not one of this program: source code was \w{16} and is f{16} now; make"):
         ap.run_block(folder, 1, workers=1)
     assert solver.labels == []

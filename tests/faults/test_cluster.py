@@ -124,7 +124,7 @@ def test_workers_that_always_die_are_named(gates, address, tmp_path):
 @pytest.mark.slow
 def test_a_worker_with_another_program_is_refused(gates, address, monkeypatch):
     (gates / "open").touch()
-    monkeypatch.setattr("attnphase.sweeps.line._source_hash", lambda: 64 * "f")
+    monkeypatch.setattr("attnphase.sweeps.line.source_hash", lambda: 64 * "f")
     with pytest.raises(SweepError, match=r"a worker has another version of attnphase"):
         ap.sweep(PROBLEM, [2.0], branches="semantic", scheduler=address)
     assert gated_lines.noted(gates / "solved") == []
@@ -132,7 +132,7 @@ def test_a_worker_with_another_program_is_refused(gates, address, monkeypatch):
 
 def unreachable(address, words, tmp_path, monkeypatch):
     """What a sweep says that would discard finished lines if it began."""
-    monkeypatch.setattr(CLUSTER, "_PATIENCE", 0.2)
+    monkeypatch.setattr(CLUSTER, "PATIENCE", 0.2)
     output = tmp_path / "out.nc"
     parts_folder(output).mkdir()
     (parts_folder(output) / "line-0123.nc").write_bytes(b"precious")

@@ -115,14 +115,14 @@ def test_what_is_no_regular_file_is_refused(tmp_path, monkeypatch, read, kind, w
 
 
 def test_what_becomes_a_pipe_after_it_was_looked_at_is_not_waited_for(tmp_path, monkeypatch):
-    path, fault, looks = tmp_path / "it", inputs._fault, []
+    path, fault, looks = tmp_path / "it", inputs.fault_of, []
 
     def second_look(*args):
         looks.append(args)
         return fault(*args) if len(looks) > 1 else None
 
     os.mkfifo(path)
-    monkeypatch.setattr(inputs, "_fault", second_look)
+    monkeypatch.setattr(inputs, "fault_of", second_look)
     with pytest.raises(LookupError, match="this is a pipe"):
         read_input(path, "TOML file", 100, of_sentence)
 
@@ -138,8 +138,8 @@ def test_a_file_is_read_whole_up_to_the_limit(tmp_path, monkeypatch):
     with pytest.raises(LookupError, match=too_large):
         check_input(path, "TOML file", 2 << 20, of_sentence)
     # what shows no size, as files of the system's, is counted as it is read
-    monkeypatch.setattr(inputs, "_fault", lambda *_: None)
-    monkeypatch.setattr(inputs, "_PART", 1 << 19)
+    monkeypatch.setattr(inputs, "fault_of", lambda *_: None)
+    monkeypatch.setattr(inputs, "PART", 1 << 19)
     assert read_input(path, "TOML file", 3 << 20, of_sentence) == bytes(3 << 20)
     with pytest.raises(LookupError, match=too_large):
         read_input(path, "TOML file", (3 << 20) - 1, of_sentence)
@@ -162,7 +162,7 @@ def test_whatever_a_damaged_file_raises_is_a_sentence(tmp_path, monkeypatch, err
     def damaged(name, refuse):
         raise error("NetCDF: Can't open HDF5 attribute")
 
-    monkeypatch.setattr(files, "_check_content", damaged)
+    monkeypatch.setattr(files, "check_content", damaged)
     with pytest.raises(DatasetError, match=r"truncated or damaged \(NetCDF: Can't open HDF5 attribute\)\.$"):
         load_dataset(path)
 
@@ -221,7 +221,7 @@ def test_a_dataset_that_would_fill_the_memory_is_not_read(tmp_path):
 def test_files_of_more_than_a_spectrum(tmp_path, monkeypatch, text, words):
     for home in (atoms_file, spectrum):
         monkeypatch.setattr(home, "MAX_ATOMS", 5)
-    monkeypatch.setattr(atoms_file, "_LONGEST_LINE", 100)
+    monkeypatch.setattr(atoms_file, "LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ProblemError) as caught:
         in_a_field(tmp_path / "a.csv")

@@ -79,7 +79,7 @@ def builds(monkeypatch):
         (folder / "local_problem.py").write_text("built = True")
 
     monkeypatch.setattr(compiled, "fingerprint", lambda key: "k0aaa")
-    monkeypatch.setattr(compiled, "_build", build)
+    monkeypatch.setattr(compiled, "build_kernel", build)
     return made
 
 
@@ -121,7 +121,7 @@ def test_a_damaged_kernel_is_built_again(cache, built, monkeypatch, damage):
         (folder / "manifest.json").write_text("{not json")
     else:
         (folder / "evil.py").write_text("raise SystemExit(3)")
-    monkeypatch.setattr(compiled, "_build", lambda key, place: shutil.copytree(built, place))
+    monkeypatch.setattr(compiled, "build_kernel", lambda key, place: shutil.copytree(built, place))
     minimum_of_square(load_kernels(SquareKey()))
     assert cache_module._checksums(folder) == cache_module._checksums(built)
     assert cache_module._intact(folder)
@@ -129,7 +129,7 @@ def test_a_damaged_kernel_is_built_again(cache, built, monkeypatch, damage):
 
 def test_an_intact_kernel_is_not_built_again(cache, built, monkeypatch):
     shutil.copytree(built, cache_directory() / built.name)
-    monkeypatch.setattr(compiled, "_build", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(compiled, "build_kernel", lambda *_: pytest.fail("built again"))
     minimum_of_square(load_kernels(SquareKey()))
 
 
@@ -379,7 +379,7 @@ def build_in_process(barrier):
         alone.rmdir()
 
     compiled.fingerprint = lambda key: "k0aaa"
-    compiled._build = build
+    compiled.build_kernel = build
     barrier.wait(600)
     with compiled._built(SquareKey()) as folder:
         assert (folder / "local_problem.py").read_text() == "built = False"
@@ -400,7 +400,7 @@ def test_a_full_disk_is_named(cache, monkeypatch):
     def build(key, folder):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(compiled, "_build", build)
+    monkeypatch.setattr(compiled, "build_kernel", build)
     with pytest.raises(CacheError, match=rf"^kernel cache {cache}: .*No space left on device.* ATTNPHASE_CACHE_DIR"):
         load_kernels(SquareKey())
 

@@ -127,7 +127,7 @@ def test_another_version_is_refused_and_its_lines_stay(unfinished, solver, monke
     if what == "attnphase":
         monkeypatch.setattr("attnphase.version.__version__", "9.8.7")
     else:
-        monkeypatch.setattr(lines_module, "_source_hash", lambda: 64 * "f")
+        monkeypatch.setattr(lines_module, "source_hash", lambda: 64 * "f")
     before = parts(unfinished)
     with pytest.raises(DatasetError, match=rf"{what} was \S+ and is (9\.8\.7|f{{16}}) now"):
         run(unfinished, resume=True)
@@ -450,7 +450,7 @@ def test_a_line_depends_on_every_source_file(monkeypatch, changed):
     assert path.is_file()
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + (b"#" if self.resolve() == path else b""))
-    monkeypatch.setattr(lines_module, "_source_hash", lines_module._source_hash.__wrapped__)
+    monkeypatch.setattr(lines_module, "source_hash", lines_module.source_hash.__wrapped__)
     assert key() != before
 
 

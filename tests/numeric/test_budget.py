@@ -133,13 +133,13 @@ def test_no_stability_is_begun_once_the_time_is_over(monkeypatch):
 def test_no_trial_amplitude_is_begun_once_the_time_is_over(monkeypatch):
     """Below the onset, where several are looked at."""
     clock, begun = Ticks(), []
-    take = trial_amplitudes.Sweep._take
+    take = trial_amplitudes.Sweep.take
 
     def watched(*given: Any, **how: Any) -> Any:
         begun.append(clock.read)
         return take(*given, **how)
 
-    monkeypatch.setattr(trial_amplitudes.Sweep, "_take", watched)
+    monkeypatch.setattr(trial_amplitudes.Sweep, "take", watched)
     problem, alpha = paper(), 0.51
     whole = solve_point(problem, alpha, settings=SETTINGS, deadline=Deadline(np.inf, clock))
     assert whole.on_branch is Identity.merged

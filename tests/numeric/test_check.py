@@ -97,7 +97,7 @@ def with_factor(problem: Problem, function: str, part: int | str, factor: float)
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch):
     """They are most of the time, and few tests need all of them."""
-    monkeypatch.setattr(equations, "_SAMPLES", 2**16)
+    monkeypatch.setattr(equations, "SAMPLES", 2**16)
 
 
 @pytest.mark.parametrize("seed", [5])
@@ -174,7 +174,7 @@ def test_one_per_cent_in_a_term_of_the_free_entropy_is_seen(monkeypatch, term):
     ],
 )
 def test_one_per_cent_in_an_observable_is_seen(monkeypatch, observable, check):
-    monkeypatch.setattr(equations, "_SAMPLES", 2**21 if observable == "test_error" else 2**16)
+    monkeypatch.setattr(equations, "SAMPLES", 2**21 if observable == "test_error" else 2**16)
     point = solved(PAPER)
     with_kernels(monkeypatch, with_factor(PAPER, "observables", observable, 1.01))
     assert failed(PAPER, point) == {check}
@@ -247,7 +247,7 @@ def test_a_small_error_of_the_local_loss_is_seen(monkeypatch, what, check):
 @pytest.mark.parametrize("problem", [PAPER, LINES], ids=["points", "lines"])
 def test_sampled_checks_say_what_they_can_see(monkeypatch, problem):
     """Every sampled check of the paper's problem sees one per cent, and says so."""
-    monkeypatch.setattr(equations, "_SAMPLES", 2**21)
+    monkeypatch.setattr(equations, "SAMPLES", 2**21)
     sampled = [one for one in checks(problem, solved(problem)) if "would be seen" in one.detail]
     assert [one.name for one in sampled] == ["law of the fields", "test error"]
     for one in sampled:
@@ -323,7 +323,7 @@ def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
     """Two iterations that stopped anywhere need not agree."""
     warm = PAPER.with_fields({"student.temperature": 0.7})
     point = solved(warm)
-    monkeypatch.setattr(limits, "_solved", lambda *_: replace(point, status=Status.iteration_limit))
+    monkeypatch.setattr(limits, "solved_side", lambda *_: replace(point, status=Status.iteration_limit))
     found = [one for one in limits.reductions(case_of(warm, point), silent) if "temperature" in one.name]
     assert [one.passed for one in found] == [None]
     assert Report(warm, 1.7, "semantic", tuple(found)).passed
@@ -341,7 +341,7 @@ def test_a_mixture_that_is_none_has_the_same_map(monkeypatch, clusters):
 
     assert reduction().passed
     assert reduction().value < 1e-12
-    applied = limits._applied
+    applied = limits.applied
 
     def off(case, overlaps, rule):
         if case.problem.tokens.kind == "mixture":
@@ -350,5 +350,5 @@ def test_a_mixture_that_is_none_has_the_same_map(monkeypatch, clusters):
             case = case.turned(case.problem.with_fields({"tokens.clusters": table}))
         return applied(case, overlaps, rule)
 
-    monkeypatch.setattr(limits, "_applied", off)
+    monkeypatch.setattr(limits, "applied", off)
     assert not reduction().passed

@@ -173,7 +173,7 @@ def test_references_are_saved_as_they_are_found(tmp_path, monkeypatch):
         found.append(one.number)
         return {"number": one.number, **{kind: Crossing(nan, nan, [(0.5, 0.6)]).line() for kind in KINDS}}
 
-    monkeypatch.setattr(crossings, "_reference", reference)
+    monkeypatch.setattr(crossings, "reference_of", reference)
     crossings._find(drawn()[:2], 1)
     crossings._find(drawn()[:3], 1)
     assert found == [0, 1, 2]

@@ -298,8 +298,8 @@ def test_what_does_not_settle_at_a_trial_amplitude_leaves_it_open(monkeypatch):
     """As on a map of stairs: it has neither left the domain nor come to rest."""
     problem, alpha = Problem.paper(omega=0.3), 0.05
     assert solve_point(problem, alpha, "positional", settings=SETTINGS).on_branch is Identity.merged
-    monkeypatch.setattr("attnphase.fixed_points.trial_amplitudes._MAPS_OF_NEWTON", 1)
-    monkeypatch.setattr("attnphase.fixed_points.trial_amplitudes._MAPS_OF_ANDERSON", 1)
+    monkeypatch.setattr("attnphase.fixed_points.trial_amplitudes.MAPS_OF_NEWTON", 1)
+    monkeypatch.setattr("attnphase.fixed_points.trial_amplitudes.MAPS_OF_ANDERSON", 1)
     assert solve_point(problem, alpha, "positional", settings=SETTINGS).on_branch is Identity.not_decided
 
 

@@ -184,7 +184,7 @@ def test_scores_of_two_columns_leave_one_number_of_the_products_of_fields():
 @pytest.mark.parametrize(("skip", "expected"), [(1.0, 0.18551), (4.0, 0.16914)])
 def test_the_last_of_two_layers_is_learned_first_and_not_below_a_sixth(monkeypatch, skip, expected):
     """An independent program: .18551(9) and .16914(7)."""
-    monkeypatch.setattr(fibres, "_RESPONSE_NODES", 512)
+    monkeypatch.setattr(fibres, "RESPONSE_NODES", 512)
     found = _weak_recovery(model_of(two_layers(skip)).evolution(16))
     assert abs(found.alpha - expected) < 4 * found.standard_error + 1e-4
     assert found.standard_error < 1e-3
@@ -192,7 +192,7 @@ def test_the_last_of_two_layers_is_learned_first_and_not_below_a_sixth(monkeypat
 
 
 def test_two_columns_of_scores_are_learned_from_two_fifths_on(monkeypatch):
-    monkeypatch.setattr(fibres, "_RESPONSE_NODES", 256)
+    monkeypatch.setattr(fibres, "RESPONSE_NODES", 256)
     one = Problem.from_dict({"tokens": {"length": 2, "sigma": 0.5}, "teacher": {"rank": 2, "omega": 0.2}})
     found = _weak_recovery(model_of(one).evolution(16))
     assert abs(found.alpha - 0.4) < 4 * found.standard_error < 0.04

@@ -57,7 +57,7 @@ def test_a_line_is_not_known_by_what_its_numbers_do_not_depend_on():
 
 def test_a_line_is_known_by_the_code_that_makes_it(monkeypatch):
     before = LINE.key
-    monkeypatch.setattr(module, "_source_hash", lambda: "of other files")
+    monkeypatch.setattr(module, "source_hash", lambda: "of other files")
     assert replace(LINE).key != before
 
 

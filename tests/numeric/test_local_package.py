@@ -107,14 +107,14 @@ def test_the_package_in_the_repository_runs_by_itself(tmp_path):
     ],
 )
 def test_a_kernel_is_named_after_every_source_it_depends_on(monkeypatch, tmp_path, part):
-    sources = dict(cache._sources())
+    sources = dict(cache.kernel_sources())
     assert {path for name, path in sources.items() if name.startswith("derivations/")} == set(
         Path(str(derivations.__file__)).parent.rglob("*.py")
     )
     # taken once in a process, whose modules do not change
-    monkeypatch.setattr(cache, "_fingerprint_of_program", cache._fingerprint_of_program.__wrapped__)
+    monkeypatch.setattr(cache, "fingerprint_of_program", cache.fingerprint_of_program.__wrapped__)
     before = cache.fingerprint("key")
     changed = tmp_path / "changed.py"
     changed.write_text(sources[part].read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    monkeypatch.setattr(cache, "_sources", lambda: iter((sources | {part: changed}).items()))
+    monkeypatch.setattr(cache, "kernel_sources", lambda: iter((sources | {part: changed}).items()))
     assert cache.fingerprint("key") != before

@@ -130,7 +130,7 @@ def test_nothing_known_is_no_end_where_the_first_map_learns():
 def test_the_status_is_that_of_the_last_rule(monkeypatch):
     """A coarse rule that does not come to rest only leads to the others."""
     whole = solve_bayes_optimal(model_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
-    monkeypatch.setattr("attnphase.theories.bayes_optimal.solving._COARSE_MAPS", 2)
+    monkeypatch.setattr("attnphase.theories.bayes_optimal.solving.COARSE_MAPS", 2)
     point = solve_bayes_optimal(model_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
     assert point.status is Status.converged
     assert point.V.item() == pytest.approx(whole.V.item(), rel=1e-8)

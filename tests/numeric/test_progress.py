@@ -1,5 +1,6 @@
 """The one line that says what is being done: where it appears, what it says, and that it leaves nothing behind."""
 
+import builtins
 import importlib
 import io
 import re
@@ -44,10 +45,10 @@ class Terminal(io.StringIO):
 def at_once(monkeypatch):
     """Nothing waits a second here, and no second passes; a terminal of 60 columns."""
     monkeypatch.setattr(ProgressLine, "elapsed", "0 s")
-    monkeypatch.setattr(module, "_SILENT", 0.0)
-    monkeypatch.setattr(module, "_REFRESH", 0.001)
-    monkeypatch.setattr(module, "_NOTEBOOK", 0.001)
-    monkeypatch.setattr(module, "_PLAIN", 0.001)
+    monkeypatch.setattr(module, "SILENT", 0.0)
+    monkeypatch.setattr(module, "REFRESH", 0.001)
+    monkeypatch.setattr(module, "NOTEBOOK", 0.001)
+    monkeypatch.setattr(module, "PLAIN", 0.001)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):  # what rich asks besides
@@ -140,7 +141,7 @@ def test_standard_output_is_left_alone(monkeypatch, capsys):
 
 def test_what_is_quick_says_nothing(monkeypatch):
     terminal = standard_error(monkeypatch, Terminal())
-    monkeypatch.setattr(module, "_SILENT", 60.0)
+    monkeypatch.setattr(module, "SILENT", 60.0)
     with progress_line(True, "solving") as line:
         line.callback("7 maps")
     assert terminal.getvalue() == ""
@@ -343,8 +344,8 @@ def test_every_iteration_tells_its_steps(monkeypatch, command):
 def test_an_estimate_is_printed_while_nothing_is_done(monkeypatch, shown):
     """On a stream that is no terminal too, before the first of many is done; and never where all is quiet."""
     log = standard_error(monkeypatch, io.StringIO())
-    monkeypatch.setattr(module, "_LOOK", 0.001)
-    monkeypatch.setattr(module, "_WAITED", 0.01)
+    monkeypatch.setattr(module, "LOOK", 0.001)
+    monkeypatch.setattr(module, "WAITED", 0.01)
     with progress_line(shown, "solving", 1_000_000, unit="points"):
         if shown:
             until(lambda: "attnphase: none of 1000000 points is done after 0 s: all of them may" in log.getvalue())
@@ -386,7 +387,7 @@ def test_what_is_lost_is_not_counted(clock):
 
 def test_a_log_is_not_flooded(monkeypatch):
     log = standard_error(monkeypatch, io.StringIO())
-    monkeypatch.setattr(module, "_PLAIN", 60.0)
+    monkeypatch.setattr(module, "PLAIN", 60.0)
     with progress_line(True, "solving") as line:
         for i in range(1000):
             line.callback(f"{i} maps")
@@ -434,7 +435,8 @@ def test_a_notebook_shows_the_line_in_its_cell(monkeypatch):
     fake.__dict__["display"] = display
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    shell = type("ZMQInteractiveShell", (), {})()  # by whose name a notebook is known
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
     with progress_line(True, "solving", total=4) as line:
         until(lambda: "0%, solving (0 s)" in shown)
         line.at(3, "7 maps < 9")
@@ -463,8 +465,10 @@ def test_a_bar_ends_in_the_time_left(monkeypatch, clock):
 
 def test_minutes_are_counted(monkeypatch):
     monkeypatch.setattr(ProgressLine, "elapsed", ELAPSED)
+    now = [31.2]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     line = ProgressLine("solving", None)
-    monkeypatch.setattr(module.time, "monotonic", lambda begin=line._begin: begin + 127.9)
+    now[0] += 127.9
     assert line.plain == "solving (2 min 7 s)"
 
 

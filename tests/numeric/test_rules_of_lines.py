@@ -207,7 +207,7 @@ def test_weights_that_vanish_have_the_response_of_small_ones(q):
 def test_minimisers_of_other_ends_find_lower_minima(monkeypatch):
     """Where descents from zero alone have missed some."""
     found: list[np.ndarray] = []
-    of_ends, trials = along._LocalProblems.ends, along._LocalProblems._trials
+    of_ends, trials = along.LocalProblems.ends, along.LocalProblems.trials
 
     def ends(self, edges):
         found.append(of_ends(self, edges).energies[:, 0].copy())
@@ -216,10 +216,10 @@ def test_minimisers_of_other_ends_find_lower_minima(monkeypatch):
     def none(self, omega, solution, alike):
         return np.zeros(len(omega), dtype=int), np.full(len(omega), np.inf)
 
-    monkeypatch.setattr(along._LocalProblems, "ends", ends)
+    monkeypatch.setattr(along.LocalProblems, "ends", ends)
     for cold, tried in ((Starts.COLD, trials), (Starts.FROM_ZERO, none), (Starts.FROM_ZERO, trials)):
         monkeypatch.setattr(along, "Starts", SimpleNamespace(COLD=cold, WARM=Starts.WARM, REFRESH=Starts.REFRESH))
-        monkeypatch.setattr(along._LocalProblems, "_trials", tried)
+        monkeypatch.setattr(along.LocalProblems, "trials", tried)
         system, alpha, overlaps, orders = at("semantic")
         conjugates(map_of(system, alpha, overlaps, orders), overlaps)
     lowest, alone, with_others = found
@@ -233,7 +233,7 @@ def a_line():
     generator = np.random.default_rng(3)
     center, direction, fields = (generator.normal(size=(n, 2, 1)) for n in (1, 1, 2))
     bundle = along.Bundle(center, np.zeros((1, 2, 1)), direction[0], np.ones(1), 1, 0)
-    problems = along._LocalProblems(system, overlaps.V, bundle)
+    problems = along.LocalProblems(system, overlaps.V, bundle)
     rises = problems.slope @ (fields[1] - fields[0]).ravel() > 0
     return problems, fields if rises else fields[::-1]
 
@@ -248,7 +248,7 @@ def test_minimisers_of_two_ends_meet_where_they_are_equally_low():
         return np.einsum("nli,lij,nlj->n", away, problems.inverse, away) / 2 + losses
 
     of_ends = np.column_stack([ends, energies(ends), fields.reshape(2, -1)])
-    (place,) = problems._meetings(along._Pieces(np.zeros(1, int), of_ends[None]))
+    (place,) = problems.meetings(along.Pieces(np.zeros(1, int), of_ends[None]))
     assert ends[0] < place < ends[1]
     np.testing.assert_allclose(*energies([place, place]), rtol=1e-12)
 
@@ -260,7 +260,7 @@ def test_pieces_become_shorter_wherever_phi_bends(bend):
     places = 0.2 + 1.5 * np.concatenate([[-1.0], np.polynomial.legendre.leggauss(12)[0], [1.0]])
     steep = np.sqrt(np.maximum(places - bend, 0))[:, None]
     rows = np.column_stack([places, 0 * places, fields[0].ravel() + steep * (fields[1] - fields[0]).ravel()])
-    pieces = along._Pieces(np.zeros(1, int), rows[None, [0, -1]])
+    pieces = along.Pieces(np.zeros(1, int), rows[None, [0, -1]])
     cut = along._cut(problems, pieces, rows[None, 1:-1, None].repeat(2, axis=2)).ends[..., 0]
     lengths = np.diff(cut)[:, 0]
     assert lengths.sum() == pytest.approx(3.0)
@@ -273,13 +273,13 @@ def test_pieces_become_shorter_wherever_phi_bends(bend):
 def test_few_local_problems_are_solved_in_vain(monkeypatch, name):
     """Jumps are located before there are nodes, and pieces are cut at jumps or where Phi bends."""
     solved: list[int] = []
-    of_places = along._LocalProblems.solved
+    of_places = along.LocalProblems.solved
 
     def counted(self, lines, places, *others):
         solved.append(places.size)
         return of_places(self, lines, places, *others)
 
-    monkeypatch.setattr(along._LocalProblems, "solved", counted)
+    monkeypatch.setattr(along.LocalProblems, "solved", counted)
     system, alpha, overlaps, orders = at(name)
     found = map_of(system, alpha, overlaps, orders)
     conjugates(found, overlaps)

@@ -132,10 +132,10 @@ def test_gains_by_noise_do_not_know_the_teachers_fields(monkeypatch):
     dynamics, state = started(system, Sizes.of(START), FlowSettings(1.0), system.refinement(2**18).gauss_hermite(5))
     overlaps = dynamics.rows.overlaps(state)[0]
     few, loss = dynamics.channel.noise_gains(overlaps, of_loss=True)
-    fewer = dynamics.channel._of_student
+    fewer = dynamics.channel.of_student
     assert fewer is not None
     assert fewer.rule.size < dynamics.channel.rule.size / 4
-    monkeypatch.setattr(SlopeChannel, "_of_student", None)
+    monkeypatch.setattr(SlopeChannel, "of_student", None)
     whole, same = dynamics.channel.noise_gains(overlaps, of_loss=True)
     assert np.allclose(few, whole, rtol=1e-12)
     assert loss == pytest.approx(same, rel=1e-12)
@@ -284,7 +284,9 @@ def test_what_a_correction_cannot_follow_is_integrated(monkeypatch):
     assert same is not None
     assert np.allclose(same.states, way.states, rtol=1e-9, atol=1e-12)
     assert np.abs(same.shifts).max() < 1e-12
-    monkeypatch.setattr("attnphase.theories.sgd_flow.corrections._asked", lambda *_: np.full((1, len(state) + 2), 0.1))
+    monkeypatch.setattr(
+        "attnphase.theories.sgd_flow.corrections.rows_asked", lambda *_: np.full((1, len(state) + 2), 0.1)
+    )
     assert corrected(known, dynamics, way.times, 1e-6) is None
     monkeypatch.undo()
     monkeypatch.setattr(type(dynamics), "is_lost", lambda *_: True)
@@ -400,7 +402,7 @@ def test_passing_by_a_saddle_is_no_rest():
 
 
 def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
-    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 3)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 3)
     problem = PAPER.with_fields(rule(8))
     ds = ap.basins(problem, 0.3, 0.5, [50.0, 74.0])
     assert ds.basin.to_numpy().ravel().tolist() == [Basin.positional, Basin.semantic]
@@ -417,7 +419,7 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
 
 def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
     """With little left of bisection, the boundary is the finer rule's, its error the distance from the coarser's."""
-    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 9)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 9)
     _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 40.6, 40.6)])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
     half = 40 / 2**10
@@ -427,7 +429,7 @@ def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
 
 def test_the_boundary_under_a_low_order_is_held_against_two_gauges(monkeypatch):
     """One order below it is nearly the same by chance; two below it is 4 degrees off, of which a quarter counts."""
-    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 9)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 9)
     places = (40.0, 40.1, 44.1)
     _by_angle(monkeypatch, [lambda angle, at=at: _sides(angle, at, at) for at in places])
     ds = ap.basins(PAPER.with_fields({"student.tied": False}), 0.3, 0.5, [10.0, 30.0, 70.0])
@@ -448,7 +450,7 @@ def _by_angle(monkeypatch, of_rules):
         angle = math.degrees(math.atan2(np.abs(overlaps.theta).max() / 0.25, np.abs(overlaps.m).max()))
         return Arrival(0.0, 0.0, 0.0, 0.0, names[size](angle), FlowStatus.at_rest)
 
-    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._arrival", arrival)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.arrival_from", arrival)
 
 
 def _sides(angle, low, high):
@@ -457,7 +459,7 @@ def _sides(angle, low, high):
 
 def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
     """Under the finer rule starts within a degree of the truth are caught: the interval reaches over them all."""
-    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 8)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 8)
     _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 39.7, 41.2)])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
     boundary, error = ds.boundary.item(), ds.boundary_stderr.item()
@@ -475,7 +477,7 @@ def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
     ],
 )
 def test_planes_without_a_boundary_say_why(monkeypatch, rules, why):
-    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 6)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 6)
     _by_angle(monkeypatch, rules)
     with pytest.warns(UserWarning, match=f"omega = 0.3, scale = 0.5: there is no boundary, as .*{why}"):
         ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])

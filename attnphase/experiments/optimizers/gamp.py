@@ -97,7 +97,7 @@ class Gamp(Optimizer):
         fields = fields_of(samples.tokens, before).reshape(runs, count, length, columns)
         omega = fields - torch.einsum("bnlij,bnlj->bnli", local, self._residual)
         starts = Starts.COLD if self._steps == 0 else Starts.REFRESH
-        self._residual = self._minimise(omega, V, starts)
+        self._residual = self.residual_at(omega, V, starts)
         prox = omega + torch.einsum("bnlij,bnlj->bnli", local, self._residual)
         self.responses = self._response(prox, local)
         blocks = self.responses.reshape(runs, count, length, columns, length, columns)
@@ -119,7 +119,7 @@ class Gamp(Optimizer):
         value, gradient = risk.smooth(before)
         return Progress(value + risk.sharp(before), risk.stationarity(before, gradient), before)
 
-    def _minimise(self, omega: Tensor, V: Tensor, starts: Starts) -> Tensor:
+    def residual_at(self, omega: Tensor, V: Tensor, starts: Starts) -> Tensor:
         """Residuals ``g = V^-1 (prox - omega)`` of all samples, (S, n, L, r)."""
         previous = self._minima, self._energies
         factors = torch.linalg.cholesky(V)

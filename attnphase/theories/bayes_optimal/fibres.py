@@ -29,7 +29,7 @@ _WIDER = 2.0  # variance of draws around the true field, itself a draw, over tha
 _STEEPEST = 1e200  # curvature where the label does not tell the solved fields
 _NONE = -1e300  # logarithm of the weight of a draw without fields
 _LOG_TWO_PI = float(np.log(2 * np.pi))
-_RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = 2048, 8, 64
+RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = 2048, 8, 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,12 +172,12 @@ class Fibres(Drawn):
         One is that of the squares of ``G = E[X | Y]``, the other that of ``X = u u^T - I`` less its variance.
         """
         size = len(root)
-        u = sobol(size, 0, False, _RESPONSE_NODES, _RESPONSE_REPLICATES, seed + 17).nodes
+        u = sobol(size, 0, False, RESPONSE_NODES, _RESPONSE_REPLICATES, seed + 17).nodes
         k = (u @ root.T).reshape(*u.shape[:2], self.length, self.rank)
         V = np.einsum("lilj->lij", (root @ root.T).reshape((self.length, self.rank) * 2))
         inverse, (i, j) = np.linalg.inv(root), np.triu_indices(size)
         finer = replace(self, draws=_RESPONSE_DRAWS)
-        told = np.empty((_RESPONSE_NODES * _RESPONSE_REPLICATES, len(i), len(i)))
+        told = np.empty((RESPONSE_NODES * _RESPONSE_REPLICATES, len(i), len(i)))
         all_told, first = np.empty_like(told), np.empty(len(told))
         for part, drawn in finer.in_parts(Fields(np.zeros_like(k), k, V, k[..., 0, :0])):
             white = drawn.fields @ inverse.T
@@ -190,7 +190,7 @@ class Fibres(Drawn):
             ]
             told[part], first[part] = (2 * x - (y + z) / 2 for x, y, z in zip(*found, strict=True))
         told, all_told, first = (
-            x.reshape(_RESPONSE_REPLICATES, _RESPONSE_NODES, *x.shape[1:]).mean(axis=1) for x in (told, all_told, first)
+            x.reshape(_RESPONSE_REPLICATES, RESPONSE_NODES, *x.shape[1:]).mean(axis=1) for x in (told, all_told, first)
         )
         known = np.diag(1.0 + (i == j))  # moments of normal numbers
         share = np.einsum("sii->i", told) / np.einsum("sii->i", all_told)

@@ -24,7 +24,7 @@ from attnphase.theories.bayes_optimal.model import PosteriorModel
 __all__ = ["BayesOptimalPoint", "Start", "solve_bayes_optimal"]
 
 _NOTHING = 1e-7  # share of q below which nothing is
-_MAX_MAPS, _COARSE_MAPS = 400, 100  # of a rule, and of one that only leads to others
+_MAX_MAPS, COARSE_MAPS = 400, 100  # of a rule, and of one that only leads to others
 _TRIALS = 3  # places that are tried beyond a plain step
 _STRETCH, _FURTHER = 8.0, 4.0  # plain steps that are taken at once, and how many times more if that was right
 _OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
@@ -334,7 +334,7 @@ def solve_bayes_optimal(
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES[-len(coarse) :], strict=True):
         run = _Iteration(model.evolution(points, alone), alpha, callback=callback)
-        x, _, status = run.run(x, max(tolerance, 10 * exact), _COARSE_MAPS)
+        x, _, status = run.run(x, max(tolerance, 10 * exact), COARSE_MAPS)
         maps += run.maps
     run = _Iteration(model.evolution(coarse[-1], alone), alpha, callback=callback)
     if run.nothing(x) and start is Start.informed and near is None:

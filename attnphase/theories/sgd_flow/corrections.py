@@ -62,7 +62,7 @@ class KnownWay:
     def __post_init__(self) -> None:
         states = self.path(self.knots)
         object.__setattr__(self, "states", states)
-        object.__setattr__(self, "values", np.stack([_asked(self.dynamics, state) for state in states]))
+        object.__setattr__(self, "values", np.stack([rows_asked(self.dynamics, state) for state in states]))
         object.__setattr__(self, "slopes", np.stack([_slopes(self.coarse, state) for state in states]))
 
     @property
@@ -200,7 +200,7 @@ def _resolved(
             continue
         for state in states[chosen]:
             if state.tobytes() not in said:
-                said[state.tobytes()] = _asked(dynamics, state)
+                said[state.tobytes()] = rows_asked(dynamics, state)
                 if dynamics.speed(state) <= dynamics.settings.at_rest or dynamics.is_lost(state):
                     return None
         values, fewer = np.stack([said[state.tobytes()] for state in states[chosen]]), _some(len(chosen), 2)
@@ -237,7 +237,7 @@ def between(knots: Array, values: Array) -> Callable[[Any], Array]:
     return make_interp_spline(knots, values, k=_DEGREE)
 
 
-def _asked(dynamics: Dynamics, state: Array) -> Array:
+def rows_asked(dynamics: Dynamics, state: Array) -> Array:
     """Rates and numbers under every replicate, (S, D + 2)."""
     return np.concatenate(dynamics.of_replicates(state), axis=-1)
 

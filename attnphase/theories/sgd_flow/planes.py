@@ -20,7 +20,7 @@ from attnphase.theories.sgd_flow.trajectory import error_of, integrated, started
 
 __all__ = ["Arrival", "Memory", "Plane", "follow_plane"]
 
-_BISECTIONS = 8
+BISECTIONS = 8
 _SIDES = (Basin.semantic, Basin.positional)
 
 
@@ -115,7 +115,7 @@ def follow_plane(
             # a sine of rounding size would be a part along the teacher
             along, across = (0.0 if abs(x) < 1e-15 else x for x in (math.sin(math.radians(angle)), _cosine(angle)))
             own = Sizes(semantic=start.semantic * along, positional=start.semantic * across, noise=start.noise)
-            return _arrival(*started(system, own, settings, rule))
+            return arrival_from(*started(system, own, settings, rule))
 
         return remembered(name, angle, follow)
 
@@ -131,7 +131,7 @@ def follow_plane(
     bracket = _bracket(list(angles), arrivals)
     if isinstance(bracket, str):
         return Plane(tuple(arrivals), math.nan, math.nan, bracket)
-    low, high = _bisected(*bracket, (bracket[1] - bracket[0]) / 2**_BISECTIONS, ends(first))
+    low, high = _bisected(*bracket, (bracket[1] - bracket[0]) / 2**BISECTIONS, ends(first))
     middle, half = (low + high) / 2, (high - low) / 2
     intervals = [one for one in (_beside(middle, 2 * half, of_part) for of_part in parts) if one is not None]
     if len(intervals) < len(parts):
@@ -150,7 +150,7 @@ def _cosine(angle: float) -> float:
     return math.cos(math.radians(angle))
 
 
-def _arrival(dynamics: Dynamics, state: Array) -> Arrival:
+def arrival_from(dynamics: Dynamics, state: Array) -> Arrival:
     found = integrated(dynamics, state)
     known = np.isfinite(found.states).all(axis=1)
     times, states = found.times[known], found.states[known]

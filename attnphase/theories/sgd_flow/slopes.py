@@ -117,8 +117,8 @@ class SlopeChannel(Channel):
         problem = self.system.problem
         if not has_quadratic_noise(problem):
             raise ValueError("the noise of the labels has gains where a loss is quadratic in it")
-        if self._of_student is not None:
-            return self._of_student.noise_gains(overlaps, of_loss=of_loss)
+        if self.of_student is not None:
+            return self.of_student.noise_gains(overlaps, of_loss=of_loss)
         gains_at, law = gains_for(problem), self.law(overlaps)
         mixing, parameters = self.system.parameters
         orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
@@ -152,7 +152,7 @@ class SlopeChannel(Channel):
         return problem.target_noise * gained, problem.target_noise * loss
 
     @cached_property
-    def _of_student(self) -> SlopeChannel | None:
+    def of_student(self) -> SlopeChannel | None:
         """The channel with every place of the student's normals once; None where each is there once.
 
         Noise is added to what the student should say.  A loss that is quadratic in it has a gradient that is affine in
