@@ -92,7 +92,7 @@ def test_starts_are_compared_on_few_nodes_alone():
     problem = Problem.from_dict(INGREDIENTS["two layers"].declaration)
     settings, seen = SolverSettings(threads=1, stability=False, identity=False), set[tuple[str, str]]()
 
-    def callback(text: str, *counts: int) -> None:
+    def callback(text: str, steps: float = 0.0, most: float = 0.0, /) -> None:
         if (told := re.search(r"start (\d) of 4.* (\d+) nodes", text)) is not None:
             seen.add((told[1], told[2]))
 
