@@ -260,8 +260,8 @@ class Refinement(ABC):
 
     def least_growth(self, error: float) -> float:
         """Likewise, any number from 2 to `LARGEST_STEP`."""
-        factor = (1.15 * error / self.asked.standard_error) ** (1 / _FALLS)
-        return max(factor, 2.0) if factor < LARGEST_STEP else LARGEST_STEP
+        excess = 1.15 * error / self.asked.standard_error
+        return min(max(excess ** (1 / _FALLS), 2.0), LARGEST_STEP) if excess < LARGEST_STEP else LARGEST_STEP
 
 
 def check_tensor(order: int, dimensions: int) -> None:
