@@ -138,7 +138,7 @@ def figure(
         for ds in datasets:  # before captions and limits are made of them
             selection.check_dataset("theory", ds, "points")
             selection.need_dimensions(ds, "branch", "alpha")
-            selection.check_quantity(ds, over.get("quantity", "test_error"))
+            selection.check_quantity(ds, "test_error" if quantity is None else quantity)
     if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=False):
             netcdf.save_dataset(ds, file, force)

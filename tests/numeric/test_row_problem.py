@@ -332,7 +332,7 @@ def test_moments_of_one_column_by_adaptive_quadrature(kind):
 
         # places where w has kinks in z
         splits = sorted(
-            (slope + (stiffness + regularizer.ridge) * place - mean) / root
+            (slope + (stiffness + float(regularizer.ridge)) * place - mean) / root
             for place, left, right in regularizer.kinks
             for slope in (left, right)
         )
