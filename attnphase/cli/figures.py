@@ -43,6 +43,13 @@ __all__ = ["explore", "figure", "phase_diagram"]
 _BEGUN = 1.5  # seconds in which a sweep has begun its workers
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
+# figures that take an option, and what it is
+_BELONGS = {
+    "quantity": (("fig9",), "is drawn by fig9: ask for it."),
+    "thresholds": (("fig3", "fig8"), "are drawn over a map: ask for fig3 or fig8."),
+    "limit": (("limits", "gap"), "belongs to the figures limits and gap: ask for one of them."),
+}
+
 
 @click.command()
 @click.argument("name", type=click.Choice(["fig2", "fig3", "fig8", "fig9", "limits", "gap"]))
@@ -59,6 +66,7 @@ _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
     multiple=True,
     help="Draw one value of a field that the data varies too, as tokens.sigma=0.5; may be given several times.",
 )
+@click.option("--quantity", metavar="NAME", help="What fig9 draws of --data, such as theta; test_error by default.")
 @click.option("--thresholds", type=click.Path(path_type=Path), help="netCDF file of thresholds to draw over a map.")
 @click.option(
     "--limit",
@@ -75,6 +83,7 @@ def figure(
     data: tuple[Path, ...],
     changes: tuple[str, ...],
     at: tuple[str, ...],
+    quantity: str | None,
     thresholds: Path | None,
     limit: Path | None,
     output: Path | None,
@@ -93,8 +102,9 @@ def figure(
     chosen = dict(map(toml.parse_setting, at))
     if len(chosen) < len(at):
         raise ProblemError("at", "--at names a field twice: select one value of it.")
-    if at and not data:
-        raise ProblemError("at", "--at selects from a dataset: name one with --data.")
+    for option, given in (("at", at or None), ("quantity", quantity)):
+        if given is not None and not data:
+            raise ProblemError(option, f"--{option} selects from a dataset: name one with --data.")
     if changes and data:
         raise ProblemError("set", "--set changes what is computed: leave it out with --data.")
     if len(data) > 1 and name != "fig9":
@@ -102,18 +112,15 @@ def figure(
     if workers is not None:
         arguments.whole("workers", workers, 1)
     output = check_figure(output or Path(f"{name}.png"), force)
-    if thresholds is not None and name not in ("fig3", "fig8"):
-        raise ProblemError("thresholds", "--thresholds are drawn over a map: ask for fig3 or fig8.")
-    beside_limit = name in ("limits", "gap")
-    if limit is not None and not beside_limit:
-        raise ProblemError("limit", "--limit belongs to the figures limits and gap: ask for one of them.")
+    for option, given in (("quantity", quantity), ("thresholds", thresholds), ("limit", limit)):
+        figures, told = _BELONGS[option]
+        if given is not None and name not in figures:
+            raise ProblemError(option, f"--{option} {told}")
+    beside_limit = name in _BELONGS["limit"][0]
     for file in filter(None, (*data, thresholds, limit)):
         check_data(file)
-    labels = (
-        [f"-{i}" for i in range(1, len(data) + 1)]
-        if data
-        else [f"-{s.label}" for s in paper_figures.PAPER_FIGURES[name].sweeps]
-    )
+    sweeps = paper_figures.PAPER_FIGURES[name].sweeps
+    labels = [f"-{i}" for i in range(1, len(data) + 1)] if data else [f"-{one.label}" for one in sweeps]
     kept = [output.with_name(f"{output.stem}{label if len(labels) > 1 else ''}.nc") for label in labels]
     if beside_limit:
         kept.append(output.with_name(f"{output.stem}-limit.nc"))
@@ -125,17 +132,18 @@ def figure(
             )
         check_output(file, force)
     over = {} if thresholds is None else {"thresholds": netcdf.load_dataset(thresholds)}
+    over |= {} if quantity is None else {"quantity": quantity}
     datasets = [netcdf.load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
     with files_named(theory=data, dataset=data):
         for ds in datasets:  # before captions and limits are made of them
             selection.check_dataset("theory", ds, "points")
             selection.need_dimensions(ds, "branch", "alpha")
+            selection.check_quantity(ds, "test_error" if quantity is None else quantity)
     if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=False):
             netcdf.save_dataset(ds, file, force)
-        write_file(
-            beside[-1], paper_figures.caption(name, datasets, chosen, thresholds=thresholds is not None).encode()
-        )
+        told = paper_figures.caption(name, datasets, chosen, thresholds=thresholds is not None, quantity=quantity)
+        write_file(beside[-1], told.encode())
     if beside_limit:
         over["limit"] = (
             netcdf.load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)

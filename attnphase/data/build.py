@@ -378,9 +378,9 @@ def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict
     """Values of every variable at every place; what is missing has the shape it has at `pattern`."""
     columns: dict[str, list[NDArray[Any]]] = {}
     for variable in with_own(POINT_VARIABLES, pattern.problem):
-        shape = np.shape(_value(pattern, variable.name))
+        shape = np.shape(_value(pattern, variable))
         fill = np.full(shape, variable.missing)
-        rows = [fill if point is None else np.asarray(_value(point, variable.name)) for point in points]
+        rows = [fill if point is None else np.asarray(_value(point, variable)) for point in points]
         if any(row.shape != shape for row in rows):
             raise DatasetError(f"{variable.name} has not one shape on the whole grid: sweep problems of one size.")
         columns[variable.name] = [row.astype(variable.dtype) for row in rows]
@@ -398,8 +398,13 @@ def _error(point: BranchPoint, name: str, unknown: NDArray[Any]) -> NDArray[Any]
     return np.asarray(by_cluster(point.problem, name, point.errors[name]), dtype=float)
 
 
-def _value(point: BranchPoint, name: str) -> Any:
-    return by_cluster(point.problem, name, point.values[name] if name in point.values else getattr(point, name))
+def _value(point: BranchPoint, variable: Variable) -> Any:
+    name = variable.name
+    if name in point.values:
+        return by_cluster(point.problem, name, point.values[name])
+    if np.isnan(point.residual) and not variable.dims:  # it was not evaluated
+        return getattr(point, name, variable.missing)
+    return getattr(point, name)
 
 
 def by_cluster(problem: Problem, name: str, values: Any) -> Any:

@@ -45,7 +45,8 @@ class Variable:
     units : str
         "1" for everything but times.
     optional : bool
-        Whether it may be NaN at a point that was computed, and missing in a dataset.
+        Whether it may be NaN at a point that was computed, and missing in a dataset. A variable that is added is, since
+        datasets of before do not have it.
     """
 
     name: str

@@ -18,6 +18,7 @@ __all__ = [
     "at_values",
     "both_branches",
     "check_dataset",
+    "check_quantity",
     "chosen_values",
     "drawn_size",
     "drawn_size_error",
@@ -37,6 +38,14 @@ OMEGA = 0.3
 def check_dataset(name: str, ds: xr.Dataset, kind: str) -> None:
     """Refuse what is no dataset of a kind; `name` is the argument's."""
     validate_kind(name, arguments.instance(name, ds, xr.Dataset), kind)
+
+
+def check_quantity(ds: xr.Dataset, name: str) -> None:
+    """Refuse what has no curves in a dataset of points: they show one number and its error at each, or a size."""
+    known = [one for one in map(str, ds) if f"{one}_stderr" in ds]
+    drawn = [one for one in known if {*ds[one].dims} == {*ds["status"].dims} or one in ("m", "theta")]
+    if name not in drawn:
+        raise DatasetError(f'the dataset has no quantity "{name}" for curves; it has {", ".join(drawn)}.')
 
 
 def both_branches(ds: xr.Dataset, dim: str = "branch") -> tuple[xr.Dataset, xr.Dataset]:

@@ -15,7 +15,14 @@ from matplotlib.ticker import LogLocator
 from attnphase import arguments
 from attnphase.data.reading import spacing, told_problem
 from attnphase.errors import DatasetError
-from attnphase.figures.selection import at_values, check_dataset, chosen_values, over_values, shown_value
+from attnphase.figures.selection import (
+    at_values,
+    check_dataset,
+    check_quantity,
+    chosen_values,
+    over_values,
+    shown_value,
+)
 from attnphase.figures.style import SEQUENTIAL, STYLE, name_the_chosen, size_symbol_of, symbol_of
 from attnphase.figures.theory import draw_curve, draw_runs, marks_of_curves
 from attnphase.reference import published_runs
@@ -44,7 +51,8 @@ def fig9(
     theory : xarray.Dataset, or list or tuple of them
         Branches over alpha and one field.
     quantity : str
-        What is drawn: a variable of the schema without inner dimensions, or "m" or "theta".
+        What is drawn: a variable with a standard error and without inner dimensions, such as a test metric, or "m" or
+        "theta".
     experiments : bool
         Whether published gradient-descent runs are drawn where there are some of the same problem.
     at : mapping, optional
@@ -59,7 +67,7 @@ def fig9(
     Raises
     ------
     DatasetError
-        A dataset has not the dimensions branch, alpha and one field, or too many values of that.
+        A dataset has not the dimensions branch, alpha and one field, or too many values of that, or not `quantity`.
     ProblemError
         An argument is of the wrong type.
 
@@ -70,11 +78,12 @@ def fig9(
     at, given = chosen_values(at), [*theory] if isinstance(theory, list | tuple) else [theory]
     if not given:
         raise DatasetError("theory has no dataset to draw: give one or more.")
-    arguments.word("quantity", quantity, _DRAWN)
+    arguments.text("quantity", quantity, "the name of a variable")
     experiments = arguments.flag("experiments", experiments)
     panels = []
     for ds in given:
         check_dataset("theory", ds, "points")
+        check_quantity(ds, quantity)
         panels.append(over_values(at_values(ds, at), _MOST))
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(0.6 + 2.4 * max(len(panels), 1.6), 3.1), layout="constrained")
@@ -95,7 +104,6 @@ def fig9(
     return figure
 
 
-_DRAWN = ("test_error", "training_loss", "weight_norm", "density", "overlap_gap", "replicon", "m", "theta")
 _SCALED = ("test_error", "training_loss")
 _WIDE = 10.0  # ratio of the values from which on an axis is logarithmic
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.identities import slope_violations
+from attnphase.fixed_points.optimum import METRICS
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
@@ -26,8 +27,6 @@ from attnphase.state_evolution.replicates import Variations, flatten, restore, v
 from attnphase.state_evolution.starts import vanishes
 
 __all__ = ["Measured", "SolvedPoint", "branch_point", "gauges_at", "measured_at", "unevaluated"]
-
-_SCALARS = ("test_error", "training_loss", "weight_norm", "density", "second_minimum_share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,17 +212,17 @@ def _second_minima(run: Run, map_: StateEvolution, x: Array) -> tuple[float, flo
 def unevaluated(run: Run, branch: str, start: Overlaps) -> BranchPoint:
     """The point of a solve that cannot be evaluated where it starts: without numbers, outside the domain.
 
-    The linear predictor has its test error all the same.
+    The linear predictor has its test error all the same. A dataset fills in what is missing.
     """
     overlaps = {"q": start.q, "V": start.V, "m": start.m[..., 0], "theta": start.theta}
     arrays = {name: np.full(entries.shape, np.nan) for name, entries in overlaps.items()}
     values: dict[str, Any] = arrays | {f"{name}_hat": entries for name, entries in arrays.items()}
     values |= {"trained": np.full(len(start.trained), np.nan)} if len(start.trained) else {}
-    values |= dict.fromkeys((*_SCALARS, "free_energy_gap", *SLOPES), np.nan) | NOT_COMPUTED.values
-    values |= {f"metric_{name}": np.nan for name in run.system.problem.metrics}
+    metrics = (*METRICS, *(f"metric_{name}" for name in run.system.problem.metrics))
+    values |= dict.fromkeys(metrics, np.nan) | NOT_COMPUTED.values
     errors = dict(values)
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
-    values |= leading_eigenvalues(np.array([[np.nan]])) | {"unsolved_nodes": 0}
+    values |= leading_eigenvalues(np.array([[np.nan]]))
     rule = run.system.refinement_of_solve(run.settings.max_nodes).first()
     return BranchPoint(
         problem=run.system.problem,

@@ -55,7 +55,8 @@ class BranchPoint:
     alpha : float
     branch : str
     values, errors : dict of str to array or float
-        Every variable of the dataset schema and its standard error.
+        Every variable of the dataset schema and its standard error; of a point that was not evaluated, those whose
+        shape is its own, and those that are compared.
     status : Status
     residual : float
         Undamped and relative.

@@ -148,7 +148,12 @@ PAPER_FIGURES = {
 
 
 def caption(
-    name: str, datasets: Sequence[xr.Dataset], at: Mapping[str, Any] | None = None, *, thresholds: bool = False
+    name: str,
+    datasets: Sequence[xr.Dataset],
+    at: Mapping[str, Any] | None = None,
+    *,
+    thresholds: bool = False,
+    quantity: str | None = None,
 ) -> str:
     """What a figure shows, with all parameters of its data.
 
@@ -162,6 +167,8 @@ def caption(
         The values at which it is drawn, where the data has several.
     thresholds : bool, optional
         Whether a map shows thresholds instead of its own lines.
+    quantity : str, optional
+        The variable that is drawn instead of the test error.
 
     Returns
     -------
@@ -172,7 +179,8 @@ def caption(
     of_paper = f"Figure {name.removeprefix('fig')} of arXiv:2402.03902, theory. " if name.startswith("fig") else ""
     chosen = ", ".join(f"{field} = {value}" for field, value in (at or {}).items())
     shown = figure.shown.replace(_CONTOURS, _THRESHOLDS) if thresholds else figure.shown
-    paragraphs = [f"{of_paper}{figure.title}. {shown}" + (f" Drawn at {chosen}." if chosen else "")]
+    title = figure.title.replace("Test error", quantity) if quantity else figure.title
+    paragraphs = [f"{of_paper}{title}. {shown}" + (f" Drawn at {chosen}." if chosen else "")]
     for ds in datasets:
         problem = reading.problem_of(ds)
         swept = {str(dim): ds[dim] for dim in ds["status"].dims}

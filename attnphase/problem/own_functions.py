@@ -274,7 +274,7 @@ def _check_metric(problem: Sections, field: str, text: str, clusters: Sequence[S
         sizes = problem.tokens.length, problem.columns, problem.teacher_columns
         metric, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.numbers))
     except formulas.FormulaError as error:
-        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+        raise ProblemError(field, f"{field} must be a formula of a sample's fields, but {error}") from None
     for row in clusters[:_MOST_TRIED] or ((),):
         at = dict(zip(held.clusters, row, strict=False))
         at |= dict(zip(held.parameters, problem.loss.numbers.values(), strict=True))

@@ -300,6 +300,9 @@ class StateEvolution:
     def quantities(self, x: Array, *, pooled: bool) -> dict[str, Array] | None:
         """What `measure` gives, of the evaluation just made at ``x``.
 
+        The solver differentiates every entry, and refuses a rule that another contradicts in any: each must be finite
+        and smooth at all points, those without weights among them.
+
         Equations (O1)-(O4) of the replica-symmetric page.
         """
         known = self._quantities

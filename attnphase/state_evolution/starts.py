@@ -192,8 +192,9 @@ def _stiffness(problem: Problem) -> Array:
         strength = 0.01 * units.curvature
     elif regularizer.form.quadratic:
         strength = np.array(regularizer.strength)
-    else:  # of a norm
-        strength = np.array(regularizer.strength) / float(units.weights[0])
+    else:  # the mean slope from half of this size to three halves, over the size
+        size = float(units.weights[0])
+        strength = np.diff(regularizer.rows(1).value(size * np.array([0.5, 1.5])))[0] / size**2
     return np.maximum(strength, regularizer.ridge)
 
 

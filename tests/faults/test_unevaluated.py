@@ -67,8 +67,11 @@ def _points(problem):
 def test_a_point_without_numbers_has_a_status_and_ends_no_sweep(problem, points):
     lost = points.sel(alpha=list(FAILING))
     assert (lost.status == Status.left_domain).all()
-    for name in ("q", "V", "theta", "q_hat", "training_loss", "test_error", "residual", "map_eigenvalue", "q_stderr"):
+    numbers = [name for name in lost.data_vars if lost[name].dtype.kind == "f"]
+    assert {"q", "theta_hat", "density", "free_energy_gap", "map_eigenvalue", "q_stderr"} < {*numbers}
+    for name in numbers:
         assert lost[name].isnull().all(), name
+    assert (lost.unsolved_nodes == 0).all()
     kept = points.sel(alpha=list(FINE))
     assert (kept.status == Status.converged).all()
     alone = ap.solve(problem, alpha=FINE[1], branch="semantic")

@@ -109,7 +109,7 @@ def test_a_density_that_is_none_is_refused(density: str, says: str):
         ("1 + noise", "tokens.density has noise0_0 in it"),
         ("1/k", "must be a finite number for all fields"),
         ("1 + c*k", "takes the number of a token's cluster"),
-        ("1 +", "tokens.density cannot be used"),
+        ("1 +", "tokens.density must be a formula of a sample's fields"),
     ],
 )
 def test_a_formula_that_is_no_density_is_refused(density: str, says: str):

@@ -443,6 +443,28 @@ def test_published_runs_stand_beside_the_values_that_have_some():
     assert fig9(grid({"tokens.sigma": [0.3, 0.7]}), experiments=False).axes[0].containers == []
 
 
+def test_whatever_has_an_error_can_be_drawn_if_the_dataset_has_it(tmp_path, monkeypatch):
+    """Test metrics too; a variable that may be missing is refused where it is."""
+    monkeypatch.chdir(tmp_path)
+    problem = Problem(metrics={"share": "h0_0"})
+    ds = grid({"tokens.sigma": [0.3, 0.6]}, problem=problem, metric_share=0.37)
+    ds = ds.drop_vars(["overlap_gap", "overlap_gap_stderr"])
+    figure = fig9(ds, quantity="metric_share")
+    assert figure.axes[0].get_ylabel() == r"$\mathrm{share}$"
+    np.testing.assert_allclose(np.asarray(figure.axes[0].get_lines()[0].get_ydata()), 0.37)
+    with pytest.raises(DatasetError, match=r'has no quantity "overlap_gap" for curves; it has .*metric_share'):
+        fig9(ds, quantity="overlap_gap")
+    save_dataset(ds, "a.nc")
+    call = ["figure", "fig9", "--data", "a.nc", "--with-data", "-o", "x.png", "--quiet", "--quantity"]
+    refused = CliRunner().invoke(main, [*call, "overlap_gap"], prog_name="attnphase")
+    assert refused.exit_code == 2
+    assert 'the dataset (a.nc) has no quantity "overlap_gap"' in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.nc"]
+    result = CliRunner().invoke(main, [*call, "metric_share"], prog_name="attnphase")
+    assert result.exit_code == 0, result.stderr
+    assert "theory. metric_share along alpha for several" in (tmp_path / "x.txt").read_text()
+
+
 @pytest.mark.parametrize("panels", [1, 2, 3])
 def test_a_legend_with_all_marks_is_no_wider_than_its_figure(panels):
     ds = grid({"tokens.sigma": [0.3, 0.5, 0.7]})
@@ -467,7 +489,9 @@ def test_a_legend_with_all_marks_is_no_wider_than_its_figure(panels):
             "too many values of tokens.sigma for curves, 0.3, 0.4, ",
         ),
         ({}, {}, "has not a field beside alpha"),
-        ({"tokens.sigma": [0.3, 0.6]}, {"quantity": "V"}, "quantity must be one of test_error"),
+        ({"tokens.sigma": [0.3, 0.6]}, {"quantity": "V"}, 'no quantity "V" for curves; it has m, theta, test_error, '),
+        ({"tokens.sigma": [0.3, 0.6]}, {"quantity": "residual"}, 'no quantity "residual"'),
+        ({"tokens.sigma": [0.3, 0.6]}, {"quantity": 3}, "quantity must be the name of a variable, not 3"),
         ({"tokens.sigma": [0.3, 0.6], "teacher.omega": [0.1, 0.2]}, {}, "varies omega too: select one of 0.1, 0.2"),
     ],
 )
@@ -528,6 +552,8 @@ def test_the_map_of_the_second_teacher_is_computed_for_it(tmp_path, monkeypatch)
         (["fig3", "--data", "a.nc", "--data", "a.nc"], "fig3 is drawn from one dataset: give --data once."),
         (["fig3", "--data", "a.nc", "--set", "tokens.sigma=0.4"], "--set changes what is computed"),
         (["fig9", "--set", "tokens.sigma=0.4"], "fig9 varies tokens.sigma: leave --set tokens.sigma out."),
+        (["fig2", "--data", "a.nc", "--quantity", "theta"], "--quantity is drawn by fig9: ask for it."),
+        (["fig9", "--quantity", "theta"], "--quantity selects from a dataset: name one with --data."),
         (["fig9", "--data", "a.nc", "--with-data", "-o", "taken.png"], "taken.nc: the file exists"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from attnphase.problem.token_laws import TOKEN_LAWS
 from attnphase.rows.kind import RegularizerKind
 from attnphase.rows.kinds import REGULARIZERS
 from attnphase.rows.regularizer import RowRegularizer
+from attnphase.state_evolution.starts import initial_overlaps
 from derivations.models.scalar import SCALAR_LOSSES, ScalarModel
 from derivations.models.scores import SCORES
 
@@ -40,12 +41,13 @@ OF = {
 
 @pytest.mark.parametrize("section", OF)
 def test_keys_of_kinds_are_keys_of_their_section(section):
-    """A misspelt key would be refused for every kind, or forgotten by none."""
+    """A misspelt key would be refused for every kind, or forgotten by none; help on a section names all its kinds."""
     known = {item.name for item in fields(section)}
     for name, kind in OF[section].items():
         assert kind.name == name
         assert {*kind.keys} <= known
         assert {*kind.needs} <= {*kind.keys}
+        assert f'``"{name}"``' in str(section.__doc__)
     assert dict(notes_of(section).kinds)["kind"] is OF[section]
 
 
@@ -87,7 +89,7 @@ def test_examples_of_kinds_make_problems(chosen):
 class Huber(RegularizerKind):
     """(strength/2) w^2 up to a weight of 1, linear beyond."""
 
-    name = "huber"
+    name = "test-huber"
     keys = ("strength", "ridge")
     penalty = r"s \sum_c \mathrm{huber}(w_c)"
     example: ClassVar = {"strength": 0.01}
@@ -107,7 +109,7 @@ class Huber(RegularizerKind):
 class Hubers(Scalar):
     """sqrt(1 + (h - k)^2)."""
 
-    name = "pseudo-huber"
+    name = "test-pseudo-huber"
 
     def model(self, of):
         from sympy import sqrt
@@ -118,7 +120,7 @@ class Hubers(Scalar):
 class Opposed(ClusterLaw):
     """Every token in the cluster that the one before is not in."""
 
-    name = "opposed"
+    name = "test-opposed"
     keys = ()
 
     def configurations(self, law, counts):
@@ -132,7 +134,7 @@ class Opposed(ClusterLaw):
 class Linear(SpectrumKind):
     """Eigenvalues that fall linearly."""
 
-    name = "linear"
+    name = "test-linear"
     keys = ("variance", "atoms")
     defaults: ClassVar = {"variance": 0.25, "atoms": 4}
     example: ClassVar = {}
@@ -146,12 +148,12 @@ class Linear(SpectrumKind):
 class Coarse(Refinement):
     """Tensor rules of order 3, and then of order 5."""
 
-    name = "coarse"
+    name = "test-coarse"
     requires: ClassVar = {"student.rank": 1}
 
     @classmethod
     def check_nodes(cls, nodes):
-        raise ProblemError("integration.nodes", "integration.nodes does not go with coarse.")
+        raise ProblemError("integration.nodes", "integration.nodes does not go with test-coarse.")
 
     def first(self):
         return self.gauss_hermite(3)
@@ -170,22 +172,26 @@ def added(monkeypatch):
 
 def test_a_new_regularizer(added):
     """Up to a weight of 1 the ridge: where all weights are small the fixed points are the same."""
-    problem = Problem(regularizer=Regularizer(kind="huber", strength=0.3))
+    problem = Problem(regularizer=Regularizer(kind="test-huber", strength=0.3))
     assert Problem.from_toml(problem.to_toml()) == problem
     assert problem.with_fields({"regularizer.kind": "lasso"}).regularizer == Regularizer(kind="lasso", strength=0.3)
-    with pytest.raises(ProblemError, match=r'regularizer\.expression does not go with regularizer.kind = "huber"'):
-        Regularizer(kind="huber", expression="w**2")
+    with pytest.raises(ProblemError, match=r'regularizer\.expression does not go with regularizer.kind = "test-huber"'):
+        Regularizer(kind="test-huber", expression="w**2")
     assert r"s \sum_c \mathrm{huber}(w_c)" in problem._repr_markdown_()
     curvature, source = np.array([[[2.0, 0.3], [0.3, 1.5]]]), np.array([[0.4, -0.2]])
-    ridge = Regularizer(strength=0.3).rows(2).minimise(curvature, source)
-    assert_allclose(problem.regularizer.rows(2).minimise(curvature, source), ridge, rtol=1e-12)
+    ridge = Regularizer(strength=0.3)
+    minimised = ridge.rows(2).minimise(curvature, source)
+    assert_allclose(problem.regularizer.rows(2).minimise(curvature, source), minimised, rtol=1e-12)
+    cold = problem.with_fields({"student.temperature": 0.07})  # the unit of the weights is its root
+    start, plain = (initial_overlaps(one, "semantic") for one in (cold, replace(cold, regularizer=ridge)))
+    assert_allclose(start.V, plain.V, rtol=1e-13)
 
 
 def test_a_new_loss(added):
-    problem = Problem(loss=Loss(kind="pseudo-huber"), tokens=Tokens(length=1))
-    assert ModelKey.of(problem).model().name == "pseudo-huber"
-    with pytest.raises(ProblemError, match=r'loss\.kind = "pseudo-huber" needs tokens\.length = 1'):
-        Problem(loss=Loss(kind="pseudo-huber"))
+    problem = Problem(loss=Loss(kind="test-pseudo-huber"), tokens=Tokens(length=1))
+    assert ModelKey.of(problem).model().name == "test-pseudo-huber"
+    with pytest.raises(ProblemError, match=r'loss\.kind = "test-pseudo-huber" needs tokens\.length = 1'):
+        Problem(loss=Loss(kind="test-pseudo-huber"))
     h, k = np.array([[[0.7]], [[-0.4]]]), np.array([[[0.1]], [[1.3]]])
     losses = reference_backend(problem, "numpy").losses(h, k, problem.mixing_matrix, np.ones(3), np.ones(1))
     assert_allclose(losses, np.sqrt(1 + (h - k)[:, 0, 0] ** 2), rtol=1e-14)
@@ -193,26 +199,26 @@ def test_a_new_loss(added):
 
 def test_a_new_law_of_clusters(added):
     clusters = [{"mean": [1.0]}, {"mean": [-1.0]}]
-    problem = Problem.from_dict({"tokens": {"kind": "mixture", "clusters": clusters, "law": {"kind": "opposed"}}})
+    problem = Problem.from_dict({"tokens": {"kind": "mixture", "clusters": clusters, "law": {"kind": "test-opposed"}}})
     assert problem.tokens.configurations[0].tolist() == [[0, 1], [1, 0]]
-    with pytest.raises(ProblemError, match=r'tokens\.law\.weights does not go with the law kind "opposed"'):
+    with pytest.raises(ProblemError, match=r'tokens\.law\.weights does not go with the law kind "test-opposed"'):
         problem.with_fields({"tokens.law.weights": [0.5, 0.5]})
     assert "Neighbours are in different clusters." in problem._repr_markdown_()
 
 
 def test_a_new_spectrum(added):
-    tokens = Tokens(spectrum=SpectrumLaw(kind="linear"))
+    tokens = Tokens(spectrum=SpectrumLaw(kind="test-linear"))
     assert_allclose(tokens.spectrum_atoms()[1][:, 0], [0.4, 0.3, 0.2, 0.1])
     changed = Problem(tokens=tokens).with_fields({"tokens.spectrum.kind": "isotropic"})
     assert changed.tokens.spectrum == SpectrumLaw(kind="isotropic")
 
 
 def test_a_new_rule(added):
-    problem = Problem(integration=Integration(rule="coarse"))
-    with pytest.raises(ProblemError, match=r'integration\.rule = "coarse" needs student\.rank = 1'):
+    problem = Problem(integration=Integration(rule="test-coarse"))
+    with pytest.raises(ProblemError, match=r'integration\.rule = "test-coarse" needs student\.rank = 1'):
         problem.with_fields({"student.rank": 2})
-    with pytest.raises(ProblemError, match="does not go with coarse"):
-        Integration(rule="coarse", nodes=4)
+    with pytest.raises(ProblemError, match="does not go with test-coarse"):
+        Integration(rule="test-coarse", nodes=4)
     rules = problem.integration.rules((4, 2), False, 2**18)
     finer = rules.next(rules.single(), 0.1, 0.0)
     assert finer is not None

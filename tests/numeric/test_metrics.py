@@ -245,6 +245,7 @@ def test_compared_metrics_have_one_formula():
 @pytest.mark.parametrize(
     ("metrics", "field", "sentence"),
     [
+        ({"x": "wrong-sign"}, "metrics.x", "must be a formula of a sample's fields, but it uses the unknown name"),
         ({"x": "h9_0"}, "metrics.x", 'unknown name "h9_0": the names are h, k, noise, h0_0, h1_0, k0_0'),
         ({"x": "h0_0 +"}, "metrics.x", "is not a formula"),
         ({"x": "erf(h0_0)"}, "metrics.x", 'unknown function "erf"'),

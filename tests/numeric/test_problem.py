@@ -34,6 +34,9 @@ from attnphase.problem import (
     own_functions,
     parse_setting,
 )
+from attnphase.problem.kinds import alternatives
+from attnphase.problem.losses import LOSSES
+from attnphase.rows.kinds import REGULARIZERS
 
 THIRD = 1 / 3
 
@@ -201,11 +204,11 @@ NUMBERS = [
     ("tokens.law", [3, "same", [0.5, 0.5]], "a table with a kind"),
     ("tokens.mean_positions", [3, [1.0]], "a table of numbers from -1e24 to 1e24"),
     ("tokens.mean_teacher", [3, [1.0], [[math.nan]]], "a table of numbers from -1e24 to 1e24"),
-    ("regularizer.kind", ["lassso", 1], '"ridge", "lasso", "elastic-net", "group-lasso", "expression" or "prox"'),
+    ("regularizer.kind", ["lassso", 1], alternatives(REGULARIZERS)),
     ("regularizer.ridge", [-0.1, math.inf, "x", True], "a number from 0 to 1e8"),
     ("regularizer.expression", [3, ""], "a formula in one weight w"),
     ("regularizer.prox", [3, ""], "the name of a function"),
-    ("loss.kind", ["squared", 3], '"attention", "values", "square", "logistic", "hinge" or "expression"'),
+    ("loss.kind", ["squared", 3], alternatives(LOSSES)),
     ("loss.width", [0, 9, 1.5, True], "a whole number from 1 to 8"),
     ("loss.expression", [3, ""], "a formula in the local fields"),
     ("teacher.mixing", [3, "x", [1, 2], {"a": 1}], "a square table of numbers from -1e24 to 1e24"),

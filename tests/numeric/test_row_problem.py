@@ -16,9 +16,11 @@ from scipy.integrate import quad
 from scipy.special import erfc
 
 from attnphase.problem import Regularizer
+from attnphase.rows.kinds import REGULARIZERS
 from attnphase.rows.means import row_moments
 from attnphase.rows.operator import load_prox
 from attnphase.rows.piecewise import piecewise_moments
+from attnphase.rows.prox import newton_prox
 from attnphase.rows.quadrature import gaussian_nodes, quadrature_moments
 
 MODULE = "proximal_operators_of_a_row_test"
@@ -94,6 +96,12 @@ KINDS = {
     ),
 }
 
+CHOSEN = {kind: regularizer for kind, (regularizer, _) in KINDS.items()} | {
+    kind: Regularizer(kind=kind, strength=0.8, ridge=0.35 if "ridge" in form.keys else 0.0)
+    for kind, form in REGULARIZERS.items()
+    if kind not in KINDS and not form.own
+}
+
 
 def draw(seed, r, batch=7, stiffness=1.0):
     """Anisotropic curvatures (batch, r, r) and sources (batch, r)."""
@@ -134,12 +142,11 @@ def test_group_lasso_is_stationary(seed, r):
     assert_allclose(force[~zero], 0.8 * (w / np.where(norm == 0, 1, norm))[~zero], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", [*sorted(KINDS), "group-lasso"])
+@pytest.mark.parametrize("kind", sorted(CHOSEN))
 @settings(deadline=None, max_examples=10)
 @given(seed=SEEDS, r=COLUMNS)
 def test_no_other_row_costs_less(kind, seed, r):
-    chosen = Regularizer(kind="group-lasso", strength=0.8, ridge=0.35) if kind == "group-lasso" else KINDS[kind][0]
-    regularizer = chosen.rows(r)
+    regularizer = CHOSEN[kind].rows(r)
     curvature, source = draw(seed, r)
     w = regularizer.minimise(curvature, source)
 
@@ -152,7 +159,7 @@ def test_no_other_row_costs_less(kind, seed, r):
 
     rng = np.random.default_rng(seed)
     # the penalty of an operator is tabulated to about 1e-7
-    slack = 1e-6 if chosen.kind == "prox" else 1e-10
+    slack = 1e-6 if CHOSEN[kind].kind == "prox" else 1e-10
     for size in (0.03, 0.3, 2.0):
         other = w + size * rng.normal(size=w.shape)
         assert (cost(other) - cost(w) >= -slack).all()
@@ -209,6 +216,23 @@ def test_formulas_and_operators_agree_with_the_shipped_kind(seed, r):
     ]
     assert_allclose(found[1], found[0], rtol=0, atol=1e-10)
     assert_allclose(found[2], found[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("r", [2, 3])
+def test_small_weights_are_as_accurate_as_large_ones(r):
+    """A change of the weights' unit by a power of two changes nothing, whatever rows are solved together."""
+    unit = 2.0**-20
+    curvature, source = draw(8, r)
+    large, small = (Regularizer(kind="lasso", strength=s).rows(r).minimise for s in (0.6, 0.6 * unit))
+    found = small(curvature, unit * source)
+    np.testing.assert_array_equal(found, unit * large(curvature, source))
+    both = small(np.concatenate([curvature] * 2), np.concatenate([unit * source, source]))
+    assert_allclose(both[:7], found, rtol=1e-11)
+    v, step = np.linspace(-4.1, 3.9, 81), 0.8
+    near, far = (
+        newton_prox(lambda w, c=c: c * np.tanh(w / c), lambda w, c=c: 1 - np.tanh(w / c) ** 2) for c in (1.0, unit**2)
+    )
+    assert_allclose(far(unit**2 * v, step), unit**2 * near(v, step), rtol=1e-14)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -296,12 +320,10 @@ def test_lasso_moments_of_one_column(mean, root, stiffness, strength, ridge):
         assert (abs(np.array([x.item() for x in found]) - expected) < 1e-10 * scale).all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "accuracy"),
-    [("smooth", 1e-10), ("kinks", 1e-10), ("dead zone", 1e-10), ("steep", 1e-10), ("ridge", 1e-10), ("prox", 5e-5)],
-)
-def test_moments_of_one_column_by_adaptive_quadrature(kind, accuracy):
-    regularizer = KINDS[kind][0].rows(1)
+@pytest.mark.parametrize("kind", sorted(CHOSEN))
+def test_moments_of_one_column_by_adaptive_quadrature(kind):
+    regularizer = CHOSEN[kind].rows(1)
+    accuracy = 5e-5 if CHOSEN[kind].kind == "prox" else 1e-10
     for mean, root, stiffness in ((0.3, 1.4, 0.9), (-1.7, 0.6, 2.2)):
         found = averages(regularizer, np.array([[mean]]), np.array([[[root]]]), np.array([[[stiffness]]]))
 
@@ -310,7 +332,7 @@ def test_moments_of_one_column_by_adaptive_quadrature(kind, accuracy):
 
         # places where w has kinks in z
         splits = sorted(
-            (slope + (stiffness + regularizer.ridge) * place - mean) / root
+            (slope + (stiffness + float(regularizer.ridge)) * place - mean) / root
             for place, left, right in regularizer.kinks
             for slope in (left, right)
         )

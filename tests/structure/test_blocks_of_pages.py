@@ -46,7 +46,10 @@ def test_no_block_of_a_page_is_left_out(name, execution):
         if language == "{code-cell}":
             assert text.startswith("---\nfile_format: mystnb\n"), place
         elif language == "toml":
-            ap.Problem.from_toml(block.text)
+            try:
+                ap.Problem.from_toml(block.text)
+            except ap.ProblemError as error:
+                pytest.fail(f"{place}: a toml block must be a whole problem, but {error}")
         elif language == "console":
             for command in execution.commands_of(block):
                 execution.check_options(command.words)
