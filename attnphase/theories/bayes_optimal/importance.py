@@ -2,8 +2,9 @@
 
 The posterior of a node's fields, ``N(k; omega, V) N(Y; T(k), Delta)``, has a peak near every image of the true fields
 under the symmetries of the labels, as sharp as the noise is small, and the shape of the prior where it is large.  Draws
-come from normal laws around these peaks, and from the prior, in equal shares; their weights are over the density of the
-whole mixture.  All is done with logarithms of densities relative to the largest.
+come from a normal law around the true fields' peak, and from the prior, in equal shares.  All images of a draw have its
+label, and count as draws too; their weights are over the density of the mixture, in the mean over the images.  All is
+done with logarithms of densities relative to the largest.
 
 A node's draws are one of a few scrambled Sobol sets of its replicate, so that the scatter of the replicates holds their
 errors.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.theories.bayes_optimal.channel import Fields, blocks, draw_sets
-from attnphase.theories.bayes_optimal.drawn import Drawn, Draws, log_normal, log_sum, paired_normals, two_moments
+from attnphase.theories.bayes_optimal.drawn import Drawn, Draws, log_normal, log_sum, two_moments, two_of_pairs
 from attnphase.theories.bayes_optimal.lattices import LATTICE_FEW_NODES, LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
 from attnphase.theories.bayes_optimal.response import Response, of_noisy_labels
 
@@ -29,12 +31,16 @@ __all__ = ["Noisy", "Target"]
 Target = Callable[[Array], Array]
 """Labels (B, M) of fields (B, L, t)."""
 
-_AT_ONCE = 2048  # nodes
+_AT_ONCE = 2**18  # draws, with their images
 _DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
 _NEWTON_STEPS = 2
 _HIGHEST_RISE = 700.0  # whose exponential is a number
 _RESOLUTION, _RESOLUTION_OF_DRAWS = 1e-12, 1e-4  # over the noise: what is learned against rounding, and draws' errors
-_RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = 1024, 16, 256  # where nothing is known; draws of all peaks
+_RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = (
+    1024,
+    16,
+    256,
+)  # where nothing is known; draws with their images
 _INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
 
 
@@ -66,9 +72,9 @@ class Noisy(Drawn):
     noise : float
         Delta, above zero.
     images : tuple of (t, t) nested tuples
-        Orthogonal matrices of the columns that leave the labels unchanged; the identity is the first.
+        A group of orthogonal matrices of the columns that leave the labels unchanged; the identity is the first.
     draws : int
-        From the prior, and from every peak, for each node; a power of two.
+        From the prior, and from the peak, for each node; a power of two.
     seed : int
     sums : LabelPlane, optional
         Where it is given, draws are for what is no mean over labels.
@@ -97,7 +103,7 @@ class Noisy(Drawn):
         """See `Channel`."""
         if self.sums is not None:
             return LATTICE_NODES if self.length * self.rank <= 2 else LATTICE_FEW_NODES
-        return 2**15 if self.rank == 1 else 2**12  # sixteen rotations to look around make a node dear
+        return 2**15 if self.rank == 1 else 2**12  # images of all draws make a node dear
 
     @property
     def tolerance(self) -> float:
@@ -125,12 +131,6 @@ class Noisy(Drawn):
         """See `Channel`."""
         return self.size
 
-    @property
-    def _signs(self) -> tuple[int, ...]:
-        """One of an image and the opposite one is negative."""
-        firsts = (next(x for x in image[0] if abs(x) > 1e-9) for image in self.images)
-        return tuple(1 if first > 0 else -1 for first in firsts)
-
     def response(self, root: Array, seed: int) -> Response:
         """See `Channel`."""
         found = of_noisy_labels(self._labels, root, self.noise, seed)
@@ -145,7 +145,7 @@ class Noisy(Drawn):
         V = np.einsum("lilj->lij", (root @ root.T).reshape((self.length, self.rank) * 2))
         fields = Fields(np.zeros_like(k), k, V, noise)
         inverse, one = np.linalg.inv(root), np.eye(size)
-        flat = u.reshape(-1, size)
+        flat = k.reshape(-1, size)
         operator, first = np.empty((len(flat), size**4)), np.empty(len(flat))
         draws = max(_RESPONSE_DRAWS // len(self.images), self.draws)
         finer = replace(self, draws=draws)
@@ -156,11 +156,11 @@ class Noisy(Drawn):
             whole, *halves = (two_moments(white[:, some], drawn.weights[:, some]) for some in parts)
             # ratios of means over n draws are wrong by a multiple of 1/n, this is not
             mean, second = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *halves, strict=True))
-            true = flat[part]
-            G, of_true = second - one, true[:, :, None] * true[:, None] - one
+            true = np.einsum("bi,gji->bgj", flat[part], self._group) @ inverse.T  # every image has the label
+            G, of_true = second - one, true.mT @ true / true.shape[1] - one
             both = np.einsum("bij,bkl->bijkl", G, of_true)
             operator[part] = ((both + both.transpose(0, 3, 4, 1, 2)) / 2).reshape(len(true), -1)
-            first[part] = (mean * true).mean(axis=1)
+            first[part] = (mean * true.mean(axis=1)).mean(axis=1)
         shape = (_RESPONSE_REPLICATES, -1)
         return Response(
             operator.reshape(*shape, size**4).mean(axis=1).reshape(-1, size, size, size, size),
@@ -174,8 +174,9 @@ class Noisy(Drawn):
         root, precision = (blocks(np.asarray(part(fields.V), float)) for part in (np.linalg.cholesky, np.linalg.inv))
         noise = fields.noise.reshape(-1, self.size)
         sets = draw_sets(*fields.omega.shape[:2])
-        for first in range(0, len(k), _AT_ONCE):
-            part = slice(first, first + _AT_ONCE)
+        step = max(_AT_ONCE // (2 * self.draws * len(self.images)), 1)
+        for first in range(0, len(k), step):
+            part = slice(first, first + step)
             labels = self._labels(k[part]) + np.sqrt(self.noise) * noise[part]
             nodes = _Nodes(omega[part], k[part], labels, (noise[part] ** 2).sum(axis=1) / 2, precision, root)
             yield part, self._drawn(nodes, sets[part])
@@ -185,37 +186,36 @@ class Noisy(Drawn):
         flat = np.ascontiguousarray(k.reshape(-1, self.length, self.rank))
         return self.target(flat).reshape(*k.shape[:-1], self.size)
 
+    @cached_property
+    def _group(self) -> Array:
+        """The images as matrices of all fields, (G, F, F)."""
+        return np.array([blocks(np.broadcast_to(g, (self.length, *g.shape))) for g in np.array(self.images)])
+
     def _drawn(self, nodes: _Nodes, sets: NDArray[np.int64]) -> Draws:
-        size = nodes.k.shape[1]
-        normals = paired_normals(size, self.draws, self._signs, self.seed)[sets]
-        images = [blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
-        centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
-        for image in images:
-            center, root = self._peak(nodes.k @ image.T, nodes)
-            centers.append(center)
-            roots.append(_INFLATION * root)
-        shares = [slice(c * self.draws, (c + 1) * self.draws) for c in range(len(centers))]
-        draws = np.concatenate(
-            [
-                center[:, None] + normals[:, part] @ root.mT
-                for center, root, part in zip(centers, roots, shares, strict=True)
-            ],
-            axis=1,
-        )
-        densities = [log_normal(draws, center, root) for center, root in zip(centers, roots, strict=True)]
-        misfit = ((self._labels(draws) - nodes.labels[:, None]) ** 2).sum(axis=-1)
-        logs = densities[0] - misfit / (2 * self.noise) - log_sum(densities)
+        count, size = nodes.k.shape
+        normals = two_of_pairs(size, self.draws, self.seed)[sets]
+        center, root = self._peak(nodes.k, nodes)
+        laws = (nodes.omega, np.broadcast_to(nodes.root, root.shape)), (center, _INFLATION * root)
+        parts = zip(laws, np.split(normals, 2, axis=1), strict=True)
+        first = np.concatenate([at[:, None] + z @ of.mT for (at, of), z in parts], axis=1)
+        images = (first[:, None] @ self._group.mT).reshape(count, -1, size)
+        shape = count, len(self._group), first.shape[1]
+        densities = [log_normal(images, *law).reshape(shape) for law in laws]
+        mixture = log_sum([*log_sum(densities).swapaxes(0, 1)]) - np.log(shape[1])
+        misfit = ((self._labels(first) - nodes.labels[:, None]) ** 2).sum(axis=-1)
+        logs = (densities[0] - (misfit / (2 * self.noise) + mixture)[:, None]).reshape(count, -1)
         highest = logs.max(axis=1, keepdims=True)
         weights = np.exp(logs - highest)
         total = weights.sum(axis=1, keepdims=True)
         # the noise's own misfit is known in the mean: taken out node by node, the mean has a smaller error
         constant = -self.size / 2 * (1 + np.log(2 * np.pi * self.noise)) + nodes.misfit
-        return Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
+        evidence = highest[:, 0] + np.log(total[:, 0] / (self.draws * shape[1])) + constant
+        return Draws(images, weights / total, evidence)
 
     def _peak(self, start: Array, nodes: _Nodes) -> tuple[Array, Array]:
         """A peak of the posterior near a start, by Gauss and Newton, and the root of its covariance there.
 
-        The start is the true field, a draw of the posterior itself, or an image of it.  A step that leads uphill is cut
+        The start is the true field, a draw of the posterior itself.  A step that leads uphill is cut
         the shorter the higher it leads: so where the mixture lies, and the map with it, depends continuously on V.
         """
         center, cost = start, self._cost(start, nodes)
