@@ -1,4 +1,4 @@
-"""Atoms of a spectrum as files of comma-separated values."""
+"""Atoms of a spectrum, and of the law of the teacher's entries, as files of comma-separated values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnphase.files.reading import LARGEST_TEXT, open_input
 from attnphase.files.writing import write_file
 from attnphase.problem.values import MAX_ATOMS
 
-__all__ = ["read_csv", "write_atoms"]
+__all__ = ["read_csv", "read_prior", "write_atoms"]
 
 LONGEST_LINE = 1 << 17  # characters of a CSV file's line
 _COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
@@ -41,7 +41,40 @@ def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
     ProblemError
         The file cannot be read, or the header or a line is not as above.
     """
-    field, file = "tokens.spectrum", str(arguments.path("tokens.spectrum", path))
+    file, header, lines = _read("tokens.spectrum", path)
+    places = _header_places(file, header)
+    return [
+        {"weight": numbers[places["weight"][0]]}
+        | {key: [numbers[index] for index in indices] for key, indices in places.items() if key != "weight"}
+        for numbers in _numbers("tokens.spectrum", file, header, lines)
+    ]
+
+
+def read_prior(path: str | PathLike[str]) -> tuple[list[float], list[float]]:
+    """Read values of an entry of the teacher's weights, and their probabilities, from a file.
+
+    Parameters
+    ----------
+    path
+        Of comma-separated values.  Its header is ``value,probability``; one value in each line.
+
+    Raises
+    ------
+    ProblemError
+        The file cannot be read, or the header or a line is not as above.
+    """
+    field = "teacher.prior_values"
+    file, header, lines = _read(field, path)
+    if sorted(header) != ["probability", "value"]:
+        raise ProblemError(field, f"{field}: the header of {file} must be value,probability.")
+    rows = _numbers(field, file, header, lines)
+    values, probabilities = ([row[header.index(name)] for row in rows] for name in ("value", "probability"))
+    return values, probabilities
+
+
+def _read(field: str, path: str | PathLike[str]) -> tuple[str, list[str], list[list[str]]]:
+    """The file's name, its header and its lines."""
+    file = str(arguments.path(field, path))
 
     def refuse(sentence: str) -> ProblemError:
         return ProblemError(field, f"{field}: {file}: {sentence}")
@@ -56,24 +89,22 @@ def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise refuse(f"the file cannot be read: {reason}.") from None
-    header = [name.strip() for name in lines[0]] if lines else []
-    places = _header_places(file, header)
-    atoms = []
-    for row, line in enumerate(lines[1:]):
+    return file, [name.strip() for name in lines[0]] if lines else [], lines[1:]
+
+
+def _numbers(field: str, file: str, header: list[str], lines: list[list[str]]) -> list[list[float]]:
+    """The lines as numbers, one for each column of the header."""
+    rows = []
+    for row, line in enumerate(lines):
         if len(line) != len(header):
             raise ProblemError(
-                field,
-                f"tokens.spectrum: atom {row} of {file} has {len(line)} numbers, but the header has {len(header)}.",
+                field, f"{field}: atom {row} of {file} has {len(line)} numbers, but the header has {len(header)}."
             )
         try:
-            numbers = [float(text) for text in line]
+            rows.append([float(text) for text in line])
         except ValueError as error:
-            raise ProblemError(field, f"tokens.spectrum: atom {row} of {file} has a wrong entry: {error}.") from None
-        atoms.append(
-            {"weight": numbers[places["weight"][0]]}
-            | {key: [numbers[index] for index in indices] for key, indices in places.items() if key != "weight"}
-        )
-    return atoms
+            raise ProblemError(field, f"{field}: atom {row} of {file} has a wrong entry: {error}.") from None
+    return rows
 
 
 def _short_lines(stream: io.TextIOWrapper, refuse: Callable[[str], ProblemError]) -> Iterator[str]:

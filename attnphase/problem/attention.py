@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from os import PathLike
+from typing import Annotated, Any, Self
 
 from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
+from attnphase.errors import ProblemError
+from attnphase.problem.atoms_file import read_prior
 from attnphase.problem.kinds import alternatives, check_keys, one_of
 from attnphase.problem.messages import toml_table
 from attnphase.problem.teacher_priors import TEACHER_PRIORS, EntryLaw
@@ -77,9 +82,10 @@ class Teacher:
     prior_density
         For ``"gauss-bernoulli"``: share of the entries that are not zero, from 1e-6 to 1.
     prior_values
-        For ``"atoms"``: two to 16 different numbers from -1e6 to 1e6.
+        For ``"atoms"``: two to 16 different numbers from -1e6 to 1e6, or the name of a CSV file with the header
+        ``value,probability``, which is read when the teacher is made.
     prior_probabilities
-        For ``"atoms"``: the probability of each, above 0.
+        For ``"atoms"``: the probability of each, above 0; left out where a file has them.
 
     Raises
     ------
@@ -120,7 +126,7 @@ class Teacher:
     ] = None
     prior_values: Annotated[
         tuple[Annotated[float, Strict(), Field(ge=-1e6, le=1e6, allow_inf_nan=False), PLAIN], ...] | None,
-        Field(description="a list of two to 16 numbers from -1e6 to 1e6"),
+        Field(description="a list of two to 16 numbers from -1e6 to 1e6, or a file"),
         lists(_MOST_VALUES),
     ] = None
     prior_probabilities: Annotated[
@@ -128,6 +134,21 @@ class Teacher:
         Field(description="a list of probabilities above 0, one for each value"),
         lists(_MOST_VALUES),
     ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        """Replace the name of a file of values by these and their probabilities."""
+        values = given.kwargs if isinstance(given, ArgsKwargs) else given
+        if not isinstance(values, Mapping) or not isinstance(values.get("prior_values"), str | PathLike):
+            return given
+        if values.get("prior_probabilities") is not None:
+            raise ProblemError(
+                "teacher.prior_probabilities",
+                "teacher.prior_probabilities are in the file that teacher.prior_values names: leave them out.",
+            )
+        read = dict(zip(("prior_values", "prior_probabilities"), read_prior(values["prior_values"]), strict=True))
+        return ArgsKwargs(given.args, {**values, **read}) if isinstance(given, ArgsKwargs) else {**values, **read}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

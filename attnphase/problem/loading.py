@@ -21,7 +21,7 @@ def load_problem(path: str | PathLike[str]) -> Problem:
     ----------
     path : path-like
         The file, encoded in UTF-8; what it leaves out is the paper's. A file named as
-        ``tokens.spectrum`` is looked for beside it.
+        ``tokens.spectrum`` or ``teacher.prior_values`` is looked for beside it.
 
     Returns
     -------
@@ -46,9 +46,10 @@ def load_problem(path: str | PathLike[str]) -> Problem:
         ) from None
     try:
         data = parse_toml(text)
-        tokens = data.get("tokens")
-        if isinstance(tokens, dict) and isinstance(tokens.get("spectrum"), str):
-            tokens["spectrum"] = str(Path(path).parent / tokens["spectrum"])
+        for section, key in (("tokens", "spectrum"), ("teacher", "prior_values")):
+            table = data.get(section)
+            if isinstance(table, dict) and isinstance(table.get(key), str):
+                table[key] = str(Path(path).parent / table[key])
         return Problem.from_dict(data)
     except ProblemError as error:
         field = file if error.field == "problem" else error.field

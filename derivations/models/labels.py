@@ -7,7 +7,7 @@ label: who knows them can compute the loss of every student, and nobody learns m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,20 @@ class LabelFunctions:
         Of a likelihood, the label y.
     noisy : bool
         Whether every entry has noise of its own, which is left out of it.
+    clusters : tuple of Symbol
+        ``c0``, ``c1``, ..., the numbers of the tokens' clusters, where an entry holds one of them.
     """
 
     entries: tuple[Any, ...]
     fields: tuple[Symbol, ...]
     label: Symbol | None = None
     noisy: bool = False
+    clusters: tuple[Symbol, ...] = ()
+
+    def at(self, numbers: Sequence[int]) -> LabelFunctions:
+        """The label of tokens that are in the clusters with these numbers."""
+        values = {symbol: Integer(number) for symbol, number in zip(self.clusters, numbers, strict=True)}
+        return replace(self, entries=tuple(entry.xreplace(values) for entry in self.entries), clusters=())
 
     @property
     def smooth(self) -> bool:
@@ -118,8 +126,15 @@ def _stripped(entry: Any) -> Any:
             return entry
 
 
-def labels_of_formula(text: str, length: int, rank: int) -> LabelFunctions:
+def labels_of_formula(text: str, length: int, rank: int, clustered: bool = False) -> LabelFunctions:
     """A label given as a formula of ``k``, or the likelihood of a label y as one of ``k`` and ``y``.
+
+    Parameters
+    ----------
+    text : str
+    length, rank : int
+    clustered : bool
+        Whether it may hold the numbers of clusters, ``c``.
 
     Raises
     ------
@@ -127,13 +142,15 @@ def labels_of_formula(text: str, length: int, rank: int) -> LabelFunctions:
         It cannot be read.
     """
     fields, label = _fields(length, rank), Symbol("y", real=True)
-    arrays = {"k": fields}
-    names: dict[str, Any] = {str(symbol): symbol for symbol in fields.flat} | {"y": label, "L": Integer(length)}
-    if fields.size == 1:
-        names["k"] = fields.item()
-    found = np.atleast_1d(np.asarray(parse_formula(text, names, arrays, {*fields.flat}, shaped=True), dtype=object))
+    clusters = Sizes(length, 1, rank).symbols()[3] if clustered else array([])
+    arrays = {"k": fields} | ({"c": clusters} if clustered else {})
+    names: dict[str, Any] = {str(symbol): symbol for symbol in (*fields.flat, *clusters.flat)}
+    names |= {"y": label, "L": Integer(length)} | {x: one.item() for x, one in arrays.items() if one.size == 1}
+    fixed = {*fields.flat, *clusters.flat}
+    found = np.atleast_1d(np.asarray(parse_formula(text, names, arrays, fixed, shaped=True), dtype=object))
     held = set[Any]().union(*(entry.free_symbols for entry in found.flat))
-    return LabelFunctions(tuple(found.flat), tuple(fields.flat), label if label in held else None)
+    used = tuple(clusters.flat) if held & {*clusters.flat} else ()
+    return LabelFunctions(tuple(found.flat), tuple(fields.flat), label if label in held else None, clusters=used)
 
 
 def labels_of_scores(score: str, causal: bool, length: int, rank: int) -> LabelFunctions:
@@ -177,13 +194,13 @@ def labels_of_loss(
     students, own = {*h.flat}, {*k.flat, *noises.flat, *clusters.flat}
     terms = [term for term in Add.make_args(loss) if term.free_symbols & students]
     found = list(dict.fromkeys(part for term in terms for part in _parts(term, students, own)))
-    if any(part.free_symbols & {*clusters.flat} for part in found):
-        raise FormulaError("its labels hold the numbers of clusters, which this theory does not cover.")
-    if not found:
+    held = set[Any]().union(*(part.free_symbols for part in found))
+    if not held & {*k.flat}:
         raise FormulaError("its labels hold no field of the teacher.")
     if noise > 0:
         found = _without_noise(found, {*noises.flat})
-    return LabelFunctions(tuple(found), tuple(k.flat), noisy=noise > 0)
+    used = tuple(clusters.flat) if held & {*clusters.flat} else ()
+    return LabelFunctions(tuple(found), tuple(k.flat), noisy=noise > 0, clusters=used)
 
 
 def _parts(expression: Any, students: Set[Any], own: Set[Any]) -> Iterator[Any]:

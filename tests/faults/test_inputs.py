@@ -55,10 +55,15 @@ def in_a_field(path):
     return Problem().with_fields({"tokens.spectrum": str(path)})
 
 
+def as_a_prior(path):
+    return Problem().with_fields({"teacher.prior": "atoms", "teacher.prior_values": str(path)})
+
+
 READERS = {
     load_problem: "name a TOML file",
     read_csv: "name a CSV file",
     in_a_field: "name a CSV file",
+    as_a_prior: "name a CSV file",
     load_dataset: "name a netCDF file",
     load_checkpoint: "name a checkpoint",
 }

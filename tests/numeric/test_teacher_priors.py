@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -82,6 +83,49 @@ def test_wrong_declarations_name_the_field(fields, named, words):
     assert refused.value.field == named
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def written(folder, text):
+    """A problem file that names a file of atoms beside it."""
+    (folder / "law.csv").write_text(text)
+    path = folder / "problem.toml"
+    path.write_text(
+        'tokens = {length = 1, sigma = 0.8}\nloss = {kind = "square"}\n'
+        'teacher = {noise = 0.3, prior = "atoms", prior_values = "law.csv"}\n'
+    )
+    return path
+
+
+def test_atoms_come_from_a_file_and_stay_in_the_problem(tmp_path, monkeypatch):
+    skewed = ap.load_problem(written(tmp_path, "probability,value\n.8,-.5\n.2,2\n"))
+    assert skewed == ONE.with_fields(SKEWED)
+    assert skewed.hash == ONE.with_fields(SKEWED).hash
+    assert Problem.from_toml(skewed.to_toml()) == skewed  # the file is not needed any more
+    monkeypatch.chdir(tmp_path)
+    named = {"teacher.prior": "atoms", "teacher.prior_values": "law.csv"}
+    assert ONE.with_fields(named) == skewed
+    assert skewed.with_fields(named | {"teacher.prior_probabilities": None}) == skewed
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "words"),
+    [
+        ("", "values", "the header of"),
+        ("value,weight\n1,1\n", "values", "must be value,probability."),
+        ("value,probability\n1,.5\n2\n", "values", "atom 1 of"),
+        ("value,probability\n1,.5\n2,x\n", "values", "has a wrong entry"),
+        ("value,probability\n1,.5\n1,.5\n", "values", "different numbers"),
+        ("value,probability\n1,.5\n2,.4\n", "probabilities", "must sum to 1"),
+        ("value,probability\n" + "1,.05\n" * 20, "values", "two to 16 numbers"),
+    ],
+)
+def test_refused_files_of_atoms(tmp_path, text, named, words):
+    path = written(tmp_path, text)
+    with pytest.raises(ProblemError, match=re.escape(words)) as refused:
+        ap.load_problem(path)
+    assert refused.value.field == f"teacher.prior_{named}"
+    with pytest.raises(ProblemError, match="are in the file that"):
+        ONE.with_fields(SKEWED | {"teacher.prior_values": str(tmp_path / "law.csv")})
 
 
 def test_what_gives_or_correlates_the_weights_is_refused():
@@ -326,6 +370,30 @@ def test_linear_labels_of_other_laws_against_one_step_of_their_own(fields):
     ds = ap.optimal(problem, 0.7, start="uninformed")
     image = 0.64 * row_by_quadrature(problem.teacher.law, 0.64 * 0.7 / (0.3 + ds["V"].item()))[0]
     assert ds["V"].item() == pytest.approx(image, rel=1e-6)
+
+
+def test_linear_labels_of_three_atoms_of_a_file_against_quadrature(tmp_path):
+    """``V = E Var(w | S w + S^(1/2) z)`` with ``S = rho alpha/(noise + rho V)``, and Rademacher's file as that law."""
+    signs = ap.load_problem(written(tmp_path, "value,probability\n-1,.5\n1,.5\n"))
+    same = [ap.optimal(one, 0.7, start="uninformed") for one in (signs, ONE.with_fields(RADEMACHER))]
+    assert same[0].overlap.item() == pytest.approx(same[1].overlap.item(), rel=1e-12)
+    values, shares = np.array([-1.3, 0.2, 1.1]), np.array([0.25, 0.6, 0.15])
+    lines = "".join(f"{value},{share}\n" for value, share in zip(values, shares, strict=True))
+    three = ap.load_problem(written(tmp_path, "value,probability\n" + lines))
+    alpha, rho, noise = 0.7, 0.64, 0.3
+
+    def unknown(S):
+        source = np.linspace(-12, 12, 4001) * np.sqrt(1 + S) * np.sqrt(S)
+        densities = shares * np.exp(-((source[:, None] - S * values) ** 2) / (2 * S)) / np.sqrt(2 * np.pi * S)
+        total = densities.sum(axis=1)
+        means, squares = densities @ values / total, densities @ values**2 / total
+        return ((squares - means**2) * total).sum() * (source[1] - source[0])
+
+    V = shares @ values**2 - (shares @ values) ** 2
+    for _ in range(200):
+        V = unknown(rho * alpha / (noise + rho * V))
+    point = ap.optimal(three, alpha, start="uninformed")
+    assert point.V.item() == pytest.approx(rho * V, rel=1e-6)
 
 
 def test_a_density_of_one_is_the_gaussian_law():

@@ -14,7 +14,7 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, outer
 
-__all__ = ["Drawn", "Draws", "log_normal", "log_sum", "paired_normals", "two_moments"]
+__all__ = ["Drawn", "Draws", "log_normal", "log_sum", "paired_normals", "two_moments", "two_of_pairs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +116,18 @@ def log_sum(logs: list[Array]) -> Array:
     """Logarithm of the sum of exponentials."""
     highest = np.maximum.reduce(logs)
     return highest + np.log(sum(np.exp(one - highest) for one in logs))
+
+
+@lru_cache(maxsize=8)
+def two_of_pairs(dimensions: int, draws: int, seed: int) -> Array:
+    """Sets of normals for the draws of two components, (sets, 2 n, F).
+
+    They are in opposite pairs: where weights change little over a component, errors of the two cancel.  Halves are
+    drawn by themselves: those of one sequence make up for each other's errors, which are to be told.
+    """
+    halves = [sobol(dimensions, 0, False, draws // 2, SETS, seed + 7919 + i).nodes for i in (0, 1)]
+    parts = [np.split(half, 2, axis=1) for half in halves]
+    return np.concatenate([sign * half[c] for c in (0, 1) for half in parts for sign in (1, -1)], axis=1)
 
 
 @lru_cache(maxsize=8)

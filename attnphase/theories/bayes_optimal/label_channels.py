@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ _FEWER_TURNS = 6  # where draws go along the rotations by themselves
 _MOST_LABELS = 16
 _DRAWS = 32  # for each component of the mixture, of labels without kinks
 _TRIED = 4096  # fields
+_SAME = 1e-12  # square of a distance of means that is rounding
 
 
 def of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
@@ -49,7 +50,8 @@ def of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
         It is no such formula.
     """
     try:
-        functions = symbolic.labels_of_formula(text, problem.tokens.length, problem.teacher_columns)
+        tokens = problem.tokens
+        functions = symbolic.labels_of_formula(text, tokens.length, problem.teacher_columns, tokens.has_clusters)
     except formulas.FormulaError as error:
         names = "k" if problem.tokens.length > 1 else ", ".join(_names(problem))
         raise ProblemError("channel", f"channel must be sign, absolute, linear or a formula of {names}:"
@@ -121,36 +123,86 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
 def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what: str) -> tuple[Channel, Readout]:
     length, rank = problem.tokens.length, problem.teacher_columns
     noise, seed = problem.teacher.noise, problem.integration.seed
-    values = functions.values()
+    cases = _of_clusters(problem, functions)
+    shares, each = tuple(cases.values()), [case.values() for case in cases]
     fields = 2 * np.random.default_rng(5).standard_normal((_TRIED, length * rank))
     given = [()] if functions.label is None else [(1.0,), (-1.0,)]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        tried = np.stack([values(fields, *label) for label in given])
+        tried = np.array([[values(fields, *label) for label in given] for values in each])
     if not np.isfinite(tried).all():
         raise ProblemError(field, f"{field}: {what} is no finite number for some k, which can be any number:"
                            " write one that always is, such as sqrt(1 + k**2).")  # fmt: skip
-    if np.ptp(tried, axis=1).max() == 0:
+    if np.ptp(tried, axis=2).max() == 0:
         raise ProblemError(field, f"{field}: {what} does not depend on k, so that its label tells nothing.")
     if functions.label is not None:
-        return _of_likelihood(values, tried, noise, length, rank, seed)
+
+        def likelihood(k: Array, label: float) -> Array:
+            return np.sum([share * values(k, label) for share, values in zip(shares, each, strict=True)], axis=0)
+
+        return _of_likelihood(likelihood, np.tensordot(shares, tried, 1), noise, length, rank, seed)
+
+    def all_values(k: Array) -> Array:
+        return np.concatenate([values(k) for values in each], axis=-1)
 
     def target(k: Array) -> Array:
-        return values(k.reshape(len(k), -1))
+        return all_values(k.reshape(len(k), -1))
 
-    readout = SquareError(target)
+    readout = SquareError(target, shares)
     if noise > 0:
-        images = column_images(values, length, rank, TURNS)
-        draws = _DRAWS if functions.smooth and length * rank > 1 else 4 * _DRAWS
-        plane = plane_of(problem, target, length, rank) if functions.smooth else None
-        return Noisy(target, len(functions.entries), length, rank, noise, images, draws, seed, plane), readout
-    possible = np.unique(tried[0].round(9), axis=0)
+        images, smooth = column_images(all_values, length, rank, TURNS), all(case.smooth for case in cases)
+        draws = _DRAWS if smooth and length * rank > 1 else 4 * _DRAWS
+        plane = plane_of(problem, target, length, rank) if smooth and len(each) == 1 else None
+        size = len(functions.entries)
+        return Noisy(target, size, length, rank, noise, images, draws, seed, plane, shares), readout
+    possible = np.unique(tried.reshape(-1, tried.shape[-1]).round(9), axis=0)
     if len(possible) <= _MOST_LABELS:
 
         def certain(k: Array) -> Array:
-            return np.asarray(np.abs(values(k)[..., None, :] - possible).max(axis=-1) < 1e-8, float)
+            apart = (np.abs(values(k)[..., None, :] - possible).max(axis=-1) for values in each)
+            return np.sum([share * (one < 1e-8) for share, one in zip(shares, apart, strict=True)], axis=0)
 
         return Labels(certain, rank, seed=seed, length=length), LabelError(certain)
-    return without_noise(problem, functions), readout
+    if len(each) > 1:
+        raise ProblemError(
+            "teacher.noise",
+            f"teacher.noise = 0: labels that hold the numbers of clusters must have at most {_MOST_LABELS} values, or"
+            " noise: set teacher.noise above zero.",
+        )
+    return without_noise(problem, next(iter(cases))), readout
+
+
+def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunctions, float]:
+    """The labels that the tokens' clusters can make of the fields, with their probabilities.
+
+    Of a sample the learner sees tokens, and no clusters.  These enter by their law given the tokens, which is that of
+    the problem where all clusters of a token have one covariance and one mean.
+
+    Raises
+    ------
+    ProblemError
+        Tokens tell of their clusters.
+    """
+    if not functions.clusters:
+        return {functions: 1.0}
+    spectrum, sites = measure_of(problem), problem.sites
+    for one, (token, _) in enumerate(sites):
+        first = sites.index((token, 0))
+        apart = np.eye(len(sites))[one] - np.eye(len(sites))[first]
+        moments = spectrum.second_moments[:, : len(sites), : len(sites)]  # of encodings and means
+        if not np.allclose(spectrum.gamma[one], spectrum.gamma[first]) or (apart @ moments @ apart > _SAME).any():
+            field = "tokens.clusters" if problem.tokens.spectrum is None else "tokens.spectrum"
+            raise ProblemError(
+                field,
+                f"{field} gives token {token} clusters that differ, of which its tokens tell something: where labels"
+                " hold the numbers of clusters, this theory needs one covariance and one mean for all clusters of a"
+                " token.",
+            )
+    found: dict[tuple[Any, ...], tuple[LabelFunctions, float]] = {}
+    for numbers, probability in zip(*problem.tokens.configurations, strict=True):
+        case = functions.at(numbers.tolist())
+        before = found.get(case.entries, (case, 0.0))
+        found[case.entries] = before[0], before[1] + float(probability)
+    return dict(found.values())
 
 
 def _of_likelihood(

@@ -34,7 +34,7 @@ from attnphase.theories.bayes_optimal.symmetries import turns
 
 __all__ = ["PosteriorModel", "model_of"]
 
-_DRAWS, _FEWER_DRAWS = 32, 16  # for each component of the mixture
+_DRAWS = 32  # for each component of the mixture
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +151,9 @@ def _of_scores(problem: Problem, law: SampleLaw) -> tuple[Channel, Readout]:
 
     readout = ScoreError(target, system.spectrum.site_variances)
     if noise > 0:
-        images, draws = turns(rank, TURNS), _DRAWS if rank == 1 else _FEWER_DRAWS
+        images = turns(rank, TURNS)
         plane = plane_of(problem, target, length, rank)
-        return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed, plane), readout
+        return Noisy(target, length**2, length, rank, noise, images, _DRAWS, problem.integration.seed, plane), readout
     scale = np.sqrt(law.clean_rho[law.configurations[0], 0, 0])
     if rank == 1 and leave_a_sign(target, length, scale):
         return Preimages(even=True), readout

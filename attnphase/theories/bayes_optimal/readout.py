@@ -96,27 +96,42 @@ class ScoreError:
 
 @dataclass(frozen=True)
 class SquareError:
-    """``E |f(k) - <f>|^2`` of a label of one or several entries."""
+    """``E |f(k) - <f>|^2`` of a label of one or several entries.
+
+    Attributes
+    ----------
+    target : callable
+        Of fields (B, L, t), the labels (B, C M) for each of C choices of clusters that nobody sees.
+    shares : tuple of float
+        Their probabilities.
+    """
 
     target: Callable[[Array], Array]
+    shares: tuple[float, ...] = (1.0,)
     drawn = True
+
+    def _labels(self, k: Array) -> tuple[Array, Array]:
+        """Mean of the label of fields (B, L, t) over the clusters, (B, M), and its variance, (B,)."""
+        values = self.target(np.ascontiguousarray(k)).reshape(len(k), len(self.shares), -1)
+        mean = np.einsum("c,bcm->bm", self.shares, values)
+        return mean, np.einsum("c,bcm->b", self.shares, (values - mean[:, None]) ** 2)
 
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`."""
         total = np.zeros(evolution.replicates)
         for sites, probability, means in evolution.cases:
-            first, second = (
-                self.target(np.ascontiguousarray(k.reshape(-1, *k.shape[2:]))).reshape(*k.shape[:2], -1)
-                for k in _two_draws(evolution, V, sites, means)
-            )
-            total += probability * ((first - second) ** 2).sum(axis=-1).mean(axis=1) / 2
+            draws = _two_draws(evolution, V, sites, means)
+            shape = draws[0].shape[:2]
+            (first, own), (second, other) = (self._labels(k.reshape(-1, *k.shape[2:])) for k in draws)
+            errors = ((first - second) ** 2).sum(axis=-1) + own + other
+            total += probability * errors.reshape(shape).mean(axis=1) / 2
         return total
 
     def of_samples(self, fresh: Fresh) -> Array:
         """See `Readout`: the product of two errors with predictions by one draw each."""
-        true, *drawn = (self.target(np.ascontiguousarray(k)).reshape(len(k), -1) for k in (fresh.k, *fresh.draws))
-        first, second = (true - one for one in drawn)
-        return np.asarray((first * second).sum(axis=1), float)
+        (true, hidden), *drawn = (self._labels(k) for k in (fresh.k, *fresh.draws))
+        first, second = (true - one for one, _ in drawn)
+        return np.asarray((first * second).sum(axis=1) + hidden, float)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ FORMULAS = "a formula of k, or one of k and y, the likelihood of a label y = 1 o
 """What these are, for messages."""
 
 _OF_LOSS = {"square": "linear", "logistic": "sign", "hinge": "sign"}
-_LARGEST_RANK, _MOST_TOKENS = 2, 3
+_LARGEST_RANK, _LARGEST_WITHOUT_NOISE, _MOST_TOKENS = 3, 2, 3
 _WITHOUT_PART, _NODES = ("student", "regularizer"), ("integration.rule", "integration.nodes")
 
 
@@ -39,8 +39,12 @@ def channel_of(problem: Problem, channel: str | None) -> str | None:
         )
     rank = problem.teacher_columns
     if rank > _LARGEST_RANK:
+        raise ProblemError("teacher.rank", f"teacher.rank must be at most {_LARGEST_RANK} for this theory, not {rank}.")
+    if rank > _LARGEST_WITHOUT_NOISE and problem.teacher.noise == 0:
         raise ProblemError(
-            "teacher.rank", f"teacher.rank must be 1 or {_LARGEST_RANK} for this theory, not {problem.teacher.rank}."
+            "teacher.rank",
+            f"teacher.rank must be 1 or {_LARGEST_WITHOUT_NOISE} for labels without noise, not {rank}: set"
+            " teacher.noise above zero.",
         )
     if channel is None and problem.loss.has_attention:
         if problem.teacher.omega == 1:

@@ -18,13 +18,29 @@ Image = tuple[tuple[float, ...], ...]
 def turns(rank: int, count: int) -> tuple[Image, ...]:
     """Orthogonal matrices that leave ``k k^T`` unchanged: all signs, or rotations of two columns, reflected too.
 
-    The identity is the first.
+    Of three columns they are the rotations of a tetrahedron and their opposites, whatever the count.  The identity is
+    the first.
     """
     if rank == 1:
         return ((1.0,),), ((-1.0,),)
+    if rank == 3:
+        frame = _generic(rank, 0)  # in which they are no signed permutations
+        cyclic = (g for g in every_signed_permutation(rank) if np.linalg.det(np.abs(g)) > 0)
+        return tuple(_as_image(frame @ g @ frame.T) for g in cyclic)
     angles = 2 * np.pi * np.arange(count) / count
     pairs = [((c, -s), (s, c)) for c, s in zip(np.cos(angles).tolist(), np.sin(angles).tolist(), strict=True)]
     return (*pairs, *(((a, -b), (c, -d)) for (a, b), (c, d) in pairs))
+
+
+def _generic(rank: int, seed: int) -> Array:
+    """Some orthogonal matrix: a rotation if the seed is even, or else one with a reflection."""
+    found = np.linalg.qr(np.random.default_rng(seed).standard_normal((rank, rank)))[0]
+    found[0] *= np.sign(np.linalg.det(found)) * (-1) ** seed
+    return np.asarray(found, float)
+
+
+def _as_image(matrix: Array) -> Image:
+    return tuple(map(tuple, matrix.tolist()))
 
 
 def every_signed_permutation(rank: int) -> Iterator[Array]:
@@ -40,17 +56,19 @@ def signed_permutations(labels: Callable[[Array], Array], length: int, rank: int
     known, found = labels(fields.reshape(256, -1)), list[Image]()
     for element in every_signed_permutation(rank):
         if np.allclose(labels((fields @ element.T).reshape(256, -1)), known, atol=1e-12):
-            found.append(tuple(map(tuple, element.tolist())))
+            found.append(_as_image(element))
     return tuple(found)
 
 
 def column_images(labels: Callable[[Array], Array], length: int, rank: int, count: int) -> tuple[Image, ...]:
-    """Signed permutations that leave labels unchanged, or if all rotations of two columns do, so many of these."""
-    if rank == 2:
-        c, s = np.cos(1.0), np.sin(1.0)
+    """Signed permutations that leave labels unchanged, or if all orthogonal matrices do, some of these as `turns`."""
+    if rank > 1:
         fields = np.random.default_rng(7).standard_normal((256, length, rank))
-        turned = fields @ np.array([[c, -s], [s, c]]).T
-        if np.allclose(*(labels(x.reshape(256, -1)) for x in (fields, turned)), atol=1e-9):
+        # a rotation and a reflection, both of which leave unchanged what all orthogonal matrices do, and nothing else
+        known, *turned = (
+            labels((fields @ turn.T).reshape(256, -1)) for turn in (np.eye(rank), _generic(rank, 0), _generic(rank, 1))
+        )
+        if all(np.allclose(known, one, atol=1e-9) for one in turned):
             return turns(rank, count)
     return signed_permutations(labels, length, rank)
 
