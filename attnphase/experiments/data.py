@@ -22,8 +22,9 @@ from attnphase.experiments.settings import DTYPES
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.processes.threads import each
-from attnphase.spectrum.measure import gaussian_gram
+from attnphase.spectrum.measure import gaussian_gram, measure_of
 from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.sample_law import SampleLaw
 
 __all__ = [
     "TORCH_DTYPES",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 _BLOCK = 1 << 22  # numbers drawn at once
+# Gaussian k, of which each sample takes one by its density: its law is off by the density's variance over so many
+_CANDIDATES = 1024
 
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
 """Of the numbers of an experiment, by name."""
@@ -305,11 +308,14 @@ def _draw_run(
     positions, teacher = tensor(geometry.positions / math.sqrt(d)), tensor(geometry.teacher)
     samples.sites[s] = torch.as_tensor(sites, device=loss.device)
     whole = samples.tokens[s].view(count, length, d)
+    weighted = None if problem.tokens.density is None else SampleLaw.of(problem, measure_of(problem))
     block = max(1, _BLOCK // (length * d))
     for begin in range(0, count, block):
         part = slice(begin, min(begin + block, count))
         z = tensor(normals.standard_normal((part.stop - begin, length, d)))
         x = z.mul_(spread[samples.sites[s, part]]).add_(means[samples.sites[s, part]])
+        if weighted is not None:
+            x.add_(tensor(_way_to_density(weighted, geometry, chosen[part], x.double().cpu().numpy(), normals)))
         k = x @ teacher / math.sqrt(d)
         student = torch.add(x, positions, out=whole[part])
         samples.teacher_fields[s, part] = k
@@ -327,3 +333,27 @@ def _draw_run(
         samples.offsets[s, part] = (labels * targets).sum(dim=(1, 2)) / 2
         samples.token_products[s] += own.sum(dim=0)
         samples.label_products[s] += labels.sum(dim=0)
+
+
+def _way_to_density(
+    law: SampleLaw, geometry: Geometry, chosen: NDArray[np.int64], x: Array, random: np.random.Generator
+) -> Array:
+    """What moves Gaussian tokens x (N, L, d) of given configurations along the teacher, so that k has its density.
+
+    Of all that a token is but k the law stays as it is.
+    """
+    d, step = geometry.dimension, np.zeros_like(x)
+    rho = np.einsum("sd,di,dj->sij", geometry.gamma, geometry.teacher, geometry.teacher, optimize=True) / d
+    for place in np.unique(chosen):
+        of_place, sites = np.flatnonzero(chosen == place), law.configurations[place]
+        k = x[of_place] @ geometry.teacher / math.sqrt(d)
+        zeta = random.standard_normal((len(k), _CANDIDATES, *k.shape[1:]))
+        middle = geometry.means[sites] @ geometry.teacher / d
+        others = middle + np.einsum("lij,nmlj->nmli", matrix_root(rho[sites]), zeta)
+        shares = np.cumsum(
+            law.relative_density(place, others.reshape(-1, *k.shape[1:])).reshape(zeta.shape[:2]), axis=1
+        )
+        taken = (shares < random.random((len(k), 1)) * shares[:, -1:]).sum(axis=1)
+        away = np.linalg.solve(rho[sites], (others[np.arange(len(k)), taken] - k)[..., None])[..., 0]
+        step[of_place] = geometry.gamma[sites] * (away @ geometry.teacher.T) / math.sqrt(d)
+    return step

@@ -138,14 +138,10 @@ def measured_metrics(instance: Instance, weights: Tensor, trained: Array | None 
     problem, array = instance.problem, weights.detach().cpu().double().numpy()
     if not problem.metrics:
         return np.empty((len(array), 0)), np.empty((len(array), 0))
-    configurations, probabilities = problem.cluster_law
 
     def metrics_of(s: int) -> Array:
         own = overlaps_of(instance, s, array[s])
-        means = own.teacher_means[configurations]
-        law = SampleLaw(
-            configurations, probabilities, _tokens(instance), means, own.rho, own.rho, 0.0, problem.loss.form
-        )
+        law = _law_of(instance, own)
         overlaps = StateOverlaps(
             own.q, 0 * own.q, own.m[..., None], own.theta, np.zeros(0) if trained is None else trained[s]
         )
@@ -154,6 +150,21 @@ def measured_metrics(instance: Instance, weights: Tensor, trained: Array | None 
     replicates, _, jumps = np.stack(each(instance.threads, metrics_of, range(len(array)))).transpose(2, 0, 1, 3)
     variances = replicates.var(axis=1, ddof=1) + jumps.mean(axis=1)
     return replicates.mean(axis=1), np.sqrt(variances / replicates.shape[1])
+
+
+def _law_of(instance: Instance, overlaps: Overlaps) -> SampleLaw:
+    """The law of a run's samples, without the labels' noise."""
+    problem, rho = instance.problem, overlaps.rho
+    configurations, probabilities = problem.cluster_law
+    means = overlaps.teacher_means[configurations]
+    law = SampleLaw(configurations, probabilities, _tokens(instance), means, rho, rho, 0.0, problem.loss.form)
+    return law.weighted(problem)
+
+
+def _shares(law: SampleLaw, configuration: int, k: Array) -> Array:
+    """By what nodes of Gaussian fields (N, L, t) are weighed, (N,); the mean of a density is one for d -> infinity."""
+    shares = law.relative_density(configuration, k)
+    return np.asarray(shares / shares.mean())
 
 
 def noise_losses(instance: Instance) -> Array:
@@ -199,15 +210,15 @@ def _mean_losses(
     """Mean over the fields of a number of every node, per replicate."""
     overlaps = overlaps_of(instance, run, weights)
     width = instance.loss.noise_shape[1] if noisy else 0
-    configurations, probabilities = instance.problem.cluster_law
-    total = np.zeros(REPLICATES)
-    for sites, probability in zip(configurations, probabilities, strict=True):
+    law, total = _law_of(instance, overlaps), np.zeros(REPLICATES)
+    for place, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
         found = conditional_nodes(instance, instance.geometries[run], overlaps, weights, sites, len(sites) * width)
         h, k, own, cross, grams, normals = (_tensor(instance, array) for array in found)
         deviation = math.sqrt(instance.problem.teacher.noise)
         noise = deviation * normals.reshape(-1, len(sites), width) if noisy else None
         values = of_nodes(instance, _Nodes(h, k, own, cross, grams, torch.as_tensor(sites), noise))
-        total += probability * values.double().cpu().numpy().reshape(REPLICATES, -1).mean(axis=1)
+        weighed = values.double().cpu().numpy() * _shares(law, place, found[1])
+        total += probability * weighed.reshape(REPLICATES, -1).mean(axis=1)
     return total
 
 
@@ -321,15 +332,15 @@ def linear_errors(instance: Instance) -> Array:
         return np.full(len(instance.runs), np.nan)
     samples, length = instance.samples, instance.problem.tokens.length
     fits = torch.linalg.solve(samples.token_products, samples.label_products, left=False).double().cpu().numpy()
-    configurations, probabilities = instance.problem.cluster_law
 
     def error(s: int) -> float:
         zero, total = np.zeros((instance.dimension, instance.problem.columns)), 0.0
         overlaps = overlaps_of(instance, s, zero)
-        for sites, probability in zip(configurations, probabilities, strict=True):
+        law = _law_of(instance, overlaps)
+        for place, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
             _, k, own, *_ = conditional_nodes(instance, instance.geometries[s], overlaps, zero, sites)
             rest = instance.loss.targets(_tensor(instance, k), torch.as_tensor(sites)).double().cpu().numpy() - fits[s]
-            total += probability * float((rest @ own * rest).sum(axis=(1, 2)).mean())
+            total += probability * float(((rest @ own * rest).sum(axis=(1, 2)) * _shares(law, place, k)).mean())
         return total / length
 
     return np.array(each(instance.threads, error, range(len(instance.runs))))

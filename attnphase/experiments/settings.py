@@ -109,9 +109,10 @@ class TrainingSettings:
         ------
         ProblemError
         """
-        if problem.tokens.density is not None:
+        if problem.tokens.density is not None and (self.kind.message_passing or self.kind.posterior):
             raise ProblemError(
-                "tokens.density", "tokens.density is not drawn at finite d: remove it, or compare with solve alone."
+                "tokens.density",
+                f"tokens.density does not go with optimizer {self.optimizer}, which needs Gaussian tokens: use lbfgs.",
             )
         if self.kind.posterior:
             channel_of(problem, self.channel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -95,11 +95,17 @@ class SampleLaw:
         clean, deviation = spectrum.rho, float(np.sqrt(variance))
         rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
         parts = configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form
-        if problem.tokens.density is None:
-            return cls(*parts)
-        law = WeightedLaw(*parts, problem.tokens.density, tuple(float(cluster) for _, cluster in problem.sites))
-        law.check_density()
+        law = cls(*parts).weighted(problem)
+        if isinstance(law, WeightedLaw):
+            law.check_density()
         return law
+
+    def weighted(self, problem: Problem) -> SampleLaw:
+        """The law with the density that a problem gives k, if it gives one."""
+        if problem.tokens.density is None:
+            return self
+        parts = [getattr(self, one.name) for one in fields(SampleLaw)]
+        return WeightedLaw(*parts, problem.tokens.density, tuple(float(cluster) for _, cluster in problem.sites))
 
     def labels_of(self, k: Array, noise: Array | None = None) -> Array:
         """What labels are made of, about its mean: k (..., L, t), noise (..., L, noise), and zero for the rest."""
@@ -124,6 +130,10 @@ class SampleLaw:
     def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """``rho^-1/2 (k - kbar)`` of standard normals (N, L, t), and by what their weights are multiplied, (N,)."""
         return zeta, np.ones(len(zeta))
+
+    def relative_density(self, configuration: int, k: Array) -> Array:
+        """The density of k (N, L, t) in a configuration over the Gaussian one, (N,)."""
+        return np.ones(len(k))
 
     @cached_property
     def is_even(self) -> bool:
@@ -212,7 +222,7 @@ class WeightedLaw(SampleLaw):
         """See `SampleLaw`."""
         sites, rank = self.configurations[configuration], self.rho.shape[-1]
         scaled = np.einsum("lij,nlj->nli", matrix_root(self.rho[sites]), zeta)
-        return zeta, self._density_at(configuration, self.means[configuration, :, :rank] + scaled)
+        return zeta, self.relative_density(configuration, self.means[configuration, :, :rank] + scaled)
 
     def unchanged(self, order: Sequence[int], turn: Array) -> bool:
         """See `SampleLaw`: of the density at some k."""
@@ -222,7 +232,7 @@ class WeightedLaw(SampleLaw):
         k = np.random.default_rng(25).normal(0.1, 0.9, (_TRIED, *self.means.shape[1:2], len(turn)))
         k = k * np.sqrt(np.trace(self.rho, axis1=1, axis2=2).mean() / len(turn))
         for place, (source, own) in enumerate(zip(sources, tokens, strict=True)):
-            values = self._density_at(source, k), self._density_at(place, (k @ turn.T)[:, own])
+            values = self.relative_density(source, k), self.relative_density(place, (k @ turn.T)[:, own])
             if not np.allclose(*values, rtol=1e-9, atol=1e-12):
                 return False
         return True
@@ -254,8 +264,8 @@ class WeightedLaw(SampleLaw):
                     f" ({numbers}): divide it by its mean.",
                 )
 
-    def _density_at(self, configuration: int, k: Array) -> Array:
-        """The density of k (N, L, t), (N,)."""
+    def relative_density(self, configuration: int, k: Array) -> Array:
+        """See `SampleLaw`."""
         count, length, rank = k.shape
         function = metrics.metric_function((self.density,), length, 1, rank)
         numbers = np.array([self.numbers[site] for site in self.configurations[configuration]])

@@ -121,8 +121,12 @@ def test_a_formula_that_is_no_density_is_refused(density: str, says: str):
 
 def test_what_needs_a_gaussian_law_says_so():
     problem = problem_of("(h - k)**2/2", density="1 + tanh(k)/2")
-    with pytest.raises(ProblemError, match=r"tokens\.density is not drawn at finite d"):
-        TrainingSettings("lbfgs").check(problem)
+    TrainingSettings("lbfgs").check(problem)
+    for optimizer in ("gamp", "bayes-gamp"):
+        with pytest.raises(
+            ProblemError, match=rf"tokens\.density does not go with optimizer {optimizer}, .*: use lbfgs"
+        ):
+            TrainingSettings(optimizer).check(problem)
     with pytest.raises(ProblemError, match=r'integration\.rule = "lines" needs .* smooth tokens\.density'):
         problem.with_fields({"tokens.density": "1 + sign(k)/2", "integration.rule": "lines"})
     assert solved(problem.with_fields({"tokens.density": "1 + sign(k)/2"})).rule == "sobol"
