@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,8 +104,9 @@ class SampleLaw:
         """The law with the density that a problem gives k, if it gives one."""
         if problem.tokens.density is None:
             return self
-        parts = [getattr(self, one.name) for one in fields(SampleLaw)]
-        return WeightedLaw(*parts, problem.tokens.density, tuple(float(cluster) for _, cluster in problem.sites))
+        parts: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(SampleLaw)}
+        numbers = tuple(float(cluster) for _, cluster in problem.sites)
+        return WeightedLaw(**parts, density=problem.tokens.density, numbers=numbers)
 
     def labels_of(self, k: Array, noise: Array | None = None) -> Array:
         """What labels are made of, about its mean: k (..., L, t), noise (..., L, noise), and zero for the rest."""
