@@ -199,7 +199,9 @@ def _regularizers(draw: Any, columns: int) -> dict[str, Any]:
     form = REGULARIZERS[kind]
     if form.own:
         return {"regularizer.kind": kind, f"regularizer.{form.own}": "0.02*sqrt(w**2 + 0.3) + 0.005*w**2"}
-    fields: dict[str, Any] = {"regularizer.kind": kind, "regularizer.strength": strength}
+    each = kind == "ridge" and columns > 1 and draw(st.booleans())
+    strengths = [strength, *(draw(_numbers(0.004, 0.05)) for _ in range(columns - 1))] if each else strength
+    fields: dict[str, Any] = {"regularizer.kind": kind, "regularizer.strength": strengths}
     if "ridge" in form.keys:
         fields["regularizer.ridge"] = draw(_numbers(0.001, 0.05))
     return fields

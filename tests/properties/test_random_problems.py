@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
 
 from attnphase.data.build import from_points
@@ -17,7 +17,7 @@ from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.starts import branches_of
-from attnphase.testing import SHAPES, problems
+from attnphase.testing import SHAPES, problems, regularizers
 
 # few nodes: the question is whether the numbers agree, not how good they are; with fewer most maps are staircases
 NODES = 16
@@ -85,3 +85,9 @@ def consistent_or_flagged(problem: Problem, alpha: float, branch: str) -> Status
     traces = np.trace(values["q"], axis1=-2, axis2=-1)
     assert np.all(traces <= spectrum.gamma.max(axis=1) * values["weight_norm"] * (1 + 1e-6) + 1e-9)
     return point.status
+
+
+def test_a_ridge_for_each_column_is_drawn():
+    found = find(regularizers(3), lambda drawn: isinstance(drawn["regularizer.strength"], list))
+    assert found["regularizer.kind"] == "ridge"
+    assert len(found["regularizer.strength"]) == 3
