@@ -116,7 +116,7 @@ def _panel(ax: Axes, ds: xr.Dataset, along: str, quantity: str, experiments: boo
     for i, colour in enumerate(colours):
         here = ds.isel({along: i})
         runs = published_runs(told_problem(here)) if experiments else None
-        known = runs is not None and quantity in (runs.dtype.names or ())
+        known = runs is not None and f"{quantity}_sd" in (runs.dtype.names or ())
         for branch in map(str, here["branch"].to_numpy()):
             look = {"color": colour, "ls": _LINES[branch]}
             draw_curve(ax, here.sel(branch=branch), "alpha", quantity, factor, look)

@@ -465,6 +465,12 @@ def test_whatever_has_an_error_can_be_drawn_if_the_dataset_has_it(tmp_path, monk
     assert "theory. metric_share along alpha for several" in (tmp_path / "x.txt").read_text()
 
 
+def test_published_runs_without_a_spread_of_a_quantity_are_left_out():
+    ds = grid({"teacher.omega": [0.2, 0.3]}, problem=Problem.paper())
+    assert fig9(ds, quantity="test_error").axes[0].containers
+    assert not fig9(ds, quantity="linear_test_error").axes[0].containers
+
+
 @pytest.mark.parametrize("panels", [1, 2, 3])
 def test_a_legend_with_all_marks_is_no_wider_than_its_figure(panels):
     ds = grid({"tokens.sigma": [0.3, 0.5, 0.7]})

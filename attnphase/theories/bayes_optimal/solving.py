@@ -17,9 +17,11 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.iteration import Status
+from attnphase.state_evolution.branches import ERRORS
 from attnphase.theories.bayes_optimal.coordinates import Coordinates
 from attnphase.theories.bayes_optimal.evolution import Evolution, Moments, joined
 from attnphase.theories.bayes_optimal.model import PosteriorModel
+from attnphase.theories.bayes_optimal.specialisation import Sector, growth
 
 __all__ = ["BayesOptimalPoint", "Start", "solve_bayes_optimal"]
 
@@ -116,18 +118,20 @@ class _Iteration:
     one: Evolution | None = None  # its first replicate, of lattices
     callback: Callback = silent
     maps: int = 0
+    sector: Sector | None = None  # that the places stay in, as the map without the nodes' error does
     anchor: tuple[Array, Array, Moments] | None = None  # a place, V there, and what all replicates say of it
     latest: tuple[Array, Array] | None = None  # a place, and the map's Jacobian there
 
     def __post_init__(self) -> None:
         self.coordinates = Coordinates(self.evolution.rho, self.evolution.channel.resolution)
 
-    def residual(self, x: Array) -> Array:
+    def residual(self, x: Array, *, free: bool = False) -> Array:
         self.maps += 1
         nodes = self.evolution.points * self.evolution.replicates
         self.callback(f"{self.maps} maps, {nodes} nodes", self.maps, _MAX_MAPS)
         V = self.coordinates.matrices(x)
-        return self.coordinates.of(self.evolution.image(self.alpha, V, self.moments(x))) - x
+        image = self.evolution.image(self.alpha, V, self.moments(x))
+        return self.coordinates.of(image if free or self.sector is None else self.sector.hold(image)) - x
 
     def moments(self, x: Array) -> Moments:
         """What the channel says at a place.
@@ -201,9 +205,9 @@ class _Iteration:
             return self.latest[1]
         step = float(np.sqrt(self.evolution.channel.tolerance)) * self.size(x) if step is None else step
         ways = self.ways()
-        here = self.residual(x)
+        here = self.residual(x, free=True)
         # where more is known: nothing lies beyond the place where nothing is
-        columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
+        columns = [(self.residual(x - step * way, free=True) - here) / -step + way for way in ways]
         self.latest = x.copy(), np.asarray(np.stack(columns, axis=1) @ np.linalg.pinv(ways).T, float)
         return self.latest[1]
 
@@ -232,11 +236,20 @@ class _Iteration:
         values, vectors = np.linalg.eig(self.jacobian(x))
         growth = np.real(values)
         top = int(np.argmax(growth))
-        if growth[top] <= 1:
+        if growth[top] <= 1 or not self.leaves_its_sector(x):
             return None
         way = np.real(vectors[:, top])
         more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
         return way if way @ more >= 0 else -way
+
+    def leaves_its_sector(self, x: Array) -> bool:
+        """Whether a fixed point is unstable in directions that break its symmetries, by more than nodes may err."""
+        V = self.matrices(x)
+        sector = Sector.of(self.evolution, V)
+        if self.sector is None or sector.trivial:
+            return True
+        found = growth(self.evolution, self.alpha, V, sector)
+        return found.value - 1 > ERRORS * float(_scatter(found.each)) + found.truncation
 
     def growth(self, x: Array) -> float:
         """The largest eigenvalue of the map's Jacobian at a fixed point."""
@@ -260,7 +273,8 @@ class _Iteration:
 
     def images(self, x: Array) -> Array:
         """V after one application of every replicate's map."""
-        return self.evolution.images(self.alpha, self.matrices(x), self.moments(x))[1]
+        V = self.evolution.images(self.alpha, self.matrices(x), self.moments(x))[1]
+        return V if self.sector is None else np.stack([self.sector.hold(each) for each in V])
 
     @property
     def total(self) -> float:
@@ -330,30 +344,34 @@ def solve_bayes_optimal(
     decay = _DECAY
     if model.channel.sums is not None:  # so fine that one replicate leads to the others' point
         coarse, alone, decay = coarse[:1], 1, _LATTICE_DECAY
-    x = Coordinates(model.prior.rho).of(_first(model, start) if near is None else near)
+    first = _first(model, start) if near is None else near
+    x, sector = Coordinates(model.prior.rho).of(first), _kept(model, first)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES[-len(coarse) :], strict=True):
-        run = _Iteration(model.evolution(points, alone), alpha, callback=callback)
+        run = _Iteration(model.evolution(points, alone), alpha, callback=callback, sector=sector)
         x, _, status = run.run(x, max(tolerance, 10 * exact), COARSE_MAPS)
         maps += run.maps
-    run = _Iteration(model.evolution(coarse[-1], alone), alpha, callback=callback)
+    run = _Iteration(model.evolution(coarse[-1], alone), alpha, callback=callback, sector=sector)
     if run.nothing(x) and start is Start.informed and near is None:
         # nodes see little where nearly all is known: what has overshot to nothing goes on from there
         near = _first(model, Start.uninformed)
         return solve_bayes_optimal(model, alpha, start, max_nodes=max_nodes, near=near, callback=callback)
     if run.ended(x):
-        run = _Iteration(model.evolution(min(32 * coarse[0], most)), alpha, callback=callback)
+        run = _Iteration(model.evolution(min(32 * coarse[0], most)), alpha, callback=callback, sector=sector)
+        if run.nothing(x) and run.growth(x) > 1:  # few nodes see too little
+            x, _, status = run.run(Coordinates(model.prior.rho).of(first), max(_COARSE_TOLERANCES[-1], exact))
+    if run.ended(x):
         found = _Found(x, 0.0, run.verdict(x, status), maps)
         return _measured(model, run, alpha, start, found, run.displaced(found))
     jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
-        run = _Iteration(model.evolution(points, alone), alpha, callback=callback)
+        run = _Iteration(model.evolution(points, alone), alpha, callback=callback, sector=sector)
         x, _, jacobian = run.polish(x, jacobian, _NEAR, _NEAR / 4)
     while True:
         maps += run.maps
         one = model.evolution(points, alone) if alone else None
-        run = _Iteration(model.evolution(points), alpha, one, callback)
+        run = _Iteration(model.evolution(points), alpha, one, callback, sector=sector)
         x, residual, jacobian = run.polish(x, jacobian, exact)
         status = Status.converged
         if residual > exact:
@@ -361,6 +379,7 @@ def solve_bayes_optimal(
             if status is Status.converged and not run.ended(x):
                 x, residual, jacobian = run.polish(x, run.jacobian(x), exact)
         if status is Status.converged and (way := run.growing(x)) is not None:
+            run.sector = sector = None
             x, residual, status = run.run(x - _KICK * run.size(x) * way, exact)
             x, residual, jacobian = run.polish(x, run.jacobian(x), exact)
         found = _Found(x, residual, run.verdict(x, status), maps, jacobian)
@@ -370,6 +389,15 @@ def solve_bayes_optimal(
         if excess <= 1:
             return _measured(model, run, alpha, start, found, displaced)
         points *= min(2 ** max(round(decay * np.log2(excess)), 1), most // points)
+
+
+def _kept(model: PosteriorModel, V: Array) -> Sector | None:
+    """What the symmetries of the labels keep of a start: few nodes have none of these, and would lead out of it."""
+    evolution = model.evolution(model.channel.coarsest)
+    if V.shape[-1] == 1 or evolution.round:
+        return None
+    sector = Sector.of(evolution, V)
+    return None if sector.trivial else sector
 
 
 def _relative_error(run: _Iteration, found: _Found, displaced: Array) -> float:
