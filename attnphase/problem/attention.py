@@ -145,8 +145,8 @@ class Teacher:
         if values.get("prior_probabilities") is not None:
             raise ProblemError(
                 "teacher.prior_probabilities",
-                "teacher.prior_probabilities are in the file that teacher.prior_values names: leave them out, or set them"
-                " to None.",
+                "teacher.prior_probabilities are in the file that teacher.prior_values names: leave them out, or set"
+                " them to None.",
             )
         read = dict(zip(("prior_values", "prior_probabilities"), read_prior(values["prior_values"]), strict=True))
         return ArgsKwargs(given.args, {**values, **read}) if isinstance(given, ArgsKwargs) else {**values, **read}

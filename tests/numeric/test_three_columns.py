@@ -160,6 +160,24 @@ def test_the_squared_length_of_three_columns_against_quadrature(lattices):
     assert error < 0.02 * expected
 
 
+def test_a_start_that_knows_nothing_keeps_all_rotations():
+    """Few nodes have none of them; the share is that at which quadrature has this alpha, near weak recovery."""
+    noise, rho, alpha = 0.5, 0.64, 3.4
+    model = model_of(problem(1, noise, sigma=0.8), "sum(k**2)")
+    model = replace(model, channel=replace(model.channel, sums=None))
+    point = solve_bayes_optimal(model, alpha, Start.uninformed, max_nodes=2048)
+    assert point.status == 0
+    assert point.q[0] == pytest.approx(point.q[0, 0, 0] * np.eye(3), abs=1e-6)
+    error = point.errors["overlap"]
+    assert error < 0.15 * point.overlap
+
+    def alpha_at(share):
+        V = (1 - share) * rho
+        return (1 / V - 1 / rho) * 3 * V**2 / squared_length_by_quadrature(V, rho - V, noise)
+
+    assert alpha_at(point.overlap - 4 * error) < alpha < alpha_at(point.overlap + 4 * error)
+
+
 def test_weak_recovery_of_the_squared_length_of_three_columns():
     """``E[u u^T - 1 | y] = g(y) 1`` with the standardised field u, so that ``1/alpha = E g^2``."""
     noise, rho = 0.5, 0.64
