@@ -164,6 +164,7 @@ def test_a_start_that_knows_nothing_keeps_all_rotations():
     """Few nodes have none of them; the share is that at which quadrature has this alpha, near weak recovery."""
     noise, rho, alpha = 0.5, 0.64, 3.4
     model = model_of(problem(1, noise, sigma=0.8), "sum(k**2)")
+    assert isinstance(model.channel, Noisy)
     model = replace(model, channel=replace(model.channel, sums=None))
     point = solve_bayes_optimal(model, alpha, Start.uninformed, max_nodes=2048)
     assert point.status == 0
