@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -308,8 +309,9 @@ def _draw_run(
     positions, teacher = tensor(geometry.positions / math.sqrt(d)), tensor(geometry.teacher)
     samples.sites[s] = torch.as_tensor(sites, device=loss.device)
     whole = samples.tokens[s].view(count, length, d)
-    weighted = None if problem.tokens.density is None else SampleLaw.of(problem, measure_of(problem))
-    block = max(1, _BLOCK // (length * d))
+    weighted = None if problem.tokens.density is None else _law_of(problem)
+    most = d if weighted is None else max(d, _CANDIDATES * teacher.shape[1])
+    block = max(1, _BLOCK // (length * most))
     for begin in range(0, count, block):
         part = slice(begin, min(begin + block, count))
         z = tensor(normals.standard_normal((part.stop - begin, length, d)))
@@ -333,6 +335,12 @@ def _draw_run(
         samples.offsets[s, part] = (labels * targets).sum(dim=(1, 2)) / 2
         samples.token_products[s] += own.sum(dim=0)
         samples.label_products[s] += labels.sum(dim=0)
+
+
+@lru_cache(maxsize=8)
+def _law_of(problem: Problem) -> SampleLaw:
+    """Of the limit d -> infinity, by whose density k is drawn; it is checked once."""
+    return SampleLaw.of(problem, measure_of(problem))
 
 
 def _way_to_density(

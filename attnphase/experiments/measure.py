@@ -162,7 +162,7 @@ def _law_of(instance: Instance, overlaps: Overlaps) -> SampleLaw:
 
 
 def _shares(law: SampleLaw, configuration: int, k: Array) -> Array:
-    """By what nodes of Gaussian fields (N, L, t) are weighed, (N,); the mean of a density is one for d -> infinity."""
+    """By what nodes of Gaussian fields (N, L, t) are weighed, (N,); at finite d a density's mean is not quite one."""
     shares = law.relative_density(configuration, k)
     return np.asarray(shares / shares.mean())
 

@@ -195,8 +195,10 @@ def _solve_point(
     asked: _Asked,
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
-    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline)
-    run.only_merged, run.compares = asked.only_merged, asked.compares
+    run = Run(
+        system, alpha, asked.settings, sector, asked.callback, asked.deadline,
+        only_merged=asked.only_merged, compares=asked.compares,
+    )  # fmt: skip
     try:
         found = _iterated(run, branch, previous, point, informed, decisive=asked.decisive)
     except (ArithmeticError, np.linalg.LinAlgError):

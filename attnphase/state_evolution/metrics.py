@@ -74,6 +74,7 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
             k = law.means[c, :, :rank, None] + root[sites] @ scaled
             h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, -1)
             noise = deviation * z if deviation else np.zeros((length**2, xi.shape[1]))
+            shares = shares / shares.mean()  # at finite d the mean of a density is not quite one
             every = (shares * one for one in function(h, k, noise, clusters[sites], numbers))
             values, jumps = (one.reshape(len(one), -1, points) for one in every)
             means[here, :2] += probability * np.stack([x.mean(axis=2).T for x in (values, np.abs(values))], axis=1)

@@ -38,11 +38,8 @@ _DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a 
 _NEWTON_STEPS = 2
 _HIGHEST_RISE = 700.0  # whose exponential is a number
 _RESOLUTION, _RESOLUTION_OF_DRAWS = 1e-12, 1e-4  # over the noise: what is learned against rounding, and draws' errors
-_RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = (
-    1024,
-    16,
-    256,
-)  # where nothing is known; draws with their images
+# where nothing is known; draws with their images
+_RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = 1024, 16, 256
 _FEW_FIELDS, _FINER = 4, 4  # of six, runs with 32 and 64 draws leave the fixed point, and with 128 stay there
 _INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
 

@@ -244,11 +244,10 @@ class _Iteration:
 
     def leaves_its_sector(self, x: Array) -> bool:
         """Whether a fixed point is unstable in directions that break its symmetries, by more than nodes may err."""
-        V = self.matrices(x)
-        sector = Sector.of(self.evolution, V)
-        if self.sector is None or sector.trivial:
+        sector = self.sector and Sector.of(self.evolution, self.matrices(x))
+        if sector is None or sector.trivial:
             return True
-        found = growth(self.evolution, self.alpha, V, sector)
+        found = growth(self.evolution, self.alpha, self.matrices(x), sector)
         return found.value - 1 > ERRORS * float(_scatter(found.each)) + found.truncation
 
     def growth(self, x: Array) -> float:
