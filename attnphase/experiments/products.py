@@ -54,8 +54,12 @@ def compile_passes() -> Any:
 
     def build(folder: Path) -> None:
         with filled_aside(folder) as aside:
-            write_package(aside, {_PASSES.stem: source})
-            compile_package(aside, folder.name, (_PASSES.stem,))
+
+            def write() -> tuple[str]:
+                write_package(aside, {_PASSES.stem: source})
+                return (_PASSES.stem,)
+
+            compile_package(aside, folder.name, write, processes=1)
 
     with intact_folder(fingerprint(("passes", hashlib.sha256(source.encode()).hexdigest())), build) as folder:
         return import_package(folder, folder.name, (_PASSES.stem,))[_PASSES.stem]

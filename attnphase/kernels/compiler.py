@@ -373,13 +373,24 @@ def _few_collections() -> Iterator[None]:
 
 def build_kernel(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
-    model = key.model()
-    if isinstance(key, _SlopeKey):
-        with filled_aside(folder) as aside:
-            write_package(aside, {"local_problem": local_problem.kernel_source(model), "rows": sgd_flow.flow_source()})
-            compile_package(aside, folder.name, (key.way_in,))
-        return
-    finite = getattr(key, "finite", False)
+    entry = key.way_in if isinstance(key, _SlopeKey) else None
+    with filled_aside(folder) as aside:
+
+        def write() -> tuple[str, ...]:
+            model = key.model()
+            if entry is not None:
+                own = {"local_problem": local_problem.kernel_source(model), "rows": sgd_flow.flow_source()}
+                write_package(aside, own)
+                return (entry,)
+            finite = getattr(key, "finite", False)
+            write_package(aside, _sources(model, finite=finite))
+            return (_samples_of(aside),) if finite else (_nodes_of(aside), "means", "curvature")
+
+        compile_package(aside, folder.name, write, 1 if entry or getattr(key, "finite", False) else 2)
+
+
+def _sources(model: Any, *, finite: bool) -> dict[str, str]:
+    """The generated modules of a model, for samples at finite d or for the theory."""
     sources = {"local_problem": local_problem.kernel_source(model)} | ({} if finite else map_sources())
     smooth = model.prox is None and not model.has_kink
     if smooth and model.length * model.columns <= _SIDE_BY_SIDE:
@@ -387,10 +398,7 @@ def build_kernel(key: Any, folder: Path) -> None:
         regular = local_problem.steps_source(model)
         if regular is not None and not finite:
             sources["steps"] = regular
-    with filled_aside(folder) as aside:
-        write_package(aside, sources)
-        ways = (_samples_of(aside),) if finite else (_nodes_of(aside), "means", "curvature")
-        compile_package(aside, folder.name, ways)
+    return sources
 
 
 def _nodes_of(folder: Path) -> str:

@@ -10,8 +10,8 @@ import py_compile
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -73,10 +73,21 @@ def import_package(folder: Path, kernel: str, modules: Sequence[str]) -> dict[st
         return {name: importlib.import_module(f"{package}.{name}") for name in modules}
 
 
-def compile_package(folder: Path, kernel: str, modules: Sequence[str]) -> None:
-    """Compile modules of a kernel's package in processes of their own, whose memory goes with them.
+def compile_package(folder: Path, kernel: str, write: Callable[[], Sequence[str]], processes: int = 2) -> None:
+    """Write a kernel's package and compile it in processes of their own, whose memory goes with them.
 
-    The first module, which takes longest, has one for itself.
+    They make Numba ready meanwhile.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the package.
+    kernel : str
+        See `import_package`.
+    write : callable
+        Fills the folder, and returns the modules to compile.  The first, which takes longest, has a process for itself.
+    processes : int
+        1 or 2.
 
     Raises
     ------
@@ -86,8 +97,15 @@ def compile_package(folder: Path, kernel: str, modules: Sequence[str]) -> None:
     searched = os.pathsep.join(filter(None, sys.path))  # without -P Python would look in the working folder first
     command = [sys.executable, "-P", "-c", f"import {__name__} as package; package.compile_here()", str(folder), kernel]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | {"PYTHONPATH": searched}}
-    workers = [subprocess.Popen([*command, *group], **pipes) for group in (modules[:1], modules[1:]) if group]
+    workers = [subprocess.Popen(command, **pipes) for _ in range(processes)]
     try:
+        modules = write()
+        parts = (modules[:1], modules[1:]) if processes > 1 else (modules,)
+        for worker, part in zip(workers, parts, strict=True):
+            assert worker.stdin is not None
+            with suppress(BrokenPipeError):  # of one that has been stopped, which its exit code says
+                worker.stdin.write(f"{' '.join(part)}\n".encode())
+                worker.stdin.flush()
         for worker in workers:
             assert worker.stdout is not None
             said = worker.stdout.read()
@@ -102,9 +120,14 @@ def compile_package(folder: Path, kernel: str, modules: Sequence[str]) -> None:
 
 def compile_here() -> None:
     """What a process of `compile_package` does: it ends with the process that waits, and tells that what stopped it."""
+    from numba.core.registry import cpu_target
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that waits
+    folder, kernel = sys.argv[1:]
+    for context in (cpu_target.typing_context, cpu_target.target_context):
+        context.refresh()  # all that Numba can compile, which takes it a second
+    modules = sys.stdin.readline().split()
     Thread(target=lambda: os._exit(len(sys.stdin.read()) or 1), daemon=True).start()
-    folder, kernel, *modules = sys.argv[1:]
     try:
         import_package(Path(folder), kernel, modules)
     except Exception as error:

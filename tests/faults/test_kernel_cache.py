@@ -412,9 +412,9 @@ def test_what_stops_a_compilation_is_told(tmp_path):
     (tmp_path / "killed.py").write_text("import os; os._exit(7)")
     (tmp_path / "endless.py").write_text("while True: pass")
     with pytest.raises(OSError, match="No space left on device"):
-        compile_package(tmp_path, "of_a_test", ("broken", "endless"))
+        compile_package(tmp_path, "of_a_test", lambda: ("broken", "endless"))
     with pytest.raises(ChildProcessError, match=r"exit code 7.*run it again"):
-        compile_package(tmp_path, "of_a_test", ("killed",))
+        compile_package(tmp_path, "of_a_test", lambda: ("killed",), processes=1)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
@@ -423,7 +423,7 @@ def test_a_compilation_ends_with_the_process_that_waits(tmp_path):
     (tmp_path / "endless.py").write_text(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid()))")
     with (tmp_path / "endless.py").open("a") as file:
         file.write("\nwhile True: pass")
-    code = f"compile_package(Path({str(tmp_path)!r}), 'of_a_test', ('endless',))"
+    code = f"compile_package(Path({str(tmp_path)!r}), 'of_a_test', lambda: ('endless',), 1)"
     head = "from pathlib import Path; from attnphase.kernels.package import compile_package; "
     with subprocess.Popen([sys.executable, "-c", head + code]) as waiting:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
