@@ -124,7 +124,8 @@ def compile_here() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that waits
     folder, kernel = sys.argv[1:]
-    for context in (cpu_target.typing_context, cpu_target.target_context):
+    contexts: Any = (cpu_target.typing_context, cpu_target.target_context)
+    for context in contexts:
         context.refresh()  # all that Numba can compile, which takes it a second
     modules = sys.stdin.readline().split()
     Thread(target=lambda: os._exit(len(sys.stdin.read()) or 1), daemon=True).start()
