@@ -30,14 +30,15 @@ import numpy as np
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.package import import_package
 
-folder, given, found = map(Path, sys.argv[1:])
-modules = import_package(folder, folder.name, ("nodes", "search"))
+folder, given, found = map(Path, sys.argv[1:4])
+entry = sys.argv[4]
+modules = import_package(folder, folder.name, (entry, "search"))
 assert type(modules["search"].search) is type(import_package), "compiled"
 with np.load(given) as arrays:
     nodes = Nodes(*(arrays[name] for name in Nodes._fields))
     solution = Solution(*(arrays[name] for name in Solution._fields))
     for starts in arrays["starts"].tolist():
-        modules["nodes"].minimise(nodes, starts, solution)
+        modules[entry].minimise(nodes, starts, solution)
 np.savez(found, **solution._asdict())
 """
 
@@ -63,10 +64,12 @@ def nodes_of(problem: Problem, count: int) -> tuple[Nodes, Solution]:
     return nodes, solution
 
 
-def in_plain_python(folder: Path, nodes: Nodes, solution: Solution, starts: list[Starts], place: Path) -> Solution:
-    """What a package gives in a process without Numba's compiler."""
+def in_plain_python(
+    folder: Path, nodes: Nodes, solution: Solution, starts: list[Starts], place: Path, entry: str = "nodes"
+) -> Solution:
+    """What an entry point of a package gives in a process without Numba's compiler."""
     np.savez(place / "given.npz", starts=np.array(starts), **nodes._asdict(), **solution._asdict())
-    command = [sys.executable, "-c", PLAIN, folder, place / "given.npz", place / "found.npz"]
+    command = [sys.executable, "-c", PLAIN, folder, place / "given.npz", place / "found.npz", entry]
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -85,11 +88,12 @@ def test_a_kernel_runs_as_plain_python_and_finds_what_machine_code_finds(tmp_pat
         np.testing.assert_allclose(getattr(plain, name), expected, rtol=1e-11, atol=1e-12, err_msg=name)
 
 
-def test_the_package_in_the_repository_runs_by_itself(tmp_path):
+@pytest.mark.parametrize("entry", ["nodes", "blocks", "together"])
+def test_the_package_in_the_repository_runs_by_itself(tmp_path, entry):
     """With the square loss, whose proximal point is ``(omega + V k) / (1 + V)``."""
     nodes, solution = nodes_of(Problem().with_fields({"tokens.length": 1, "loss.kind": "square"}), 5)
     folder = Path(cache.__file__).with_name("local")
-    found = in_plain_python(folder, nodes, solution, [Starts.COLD], tmp_path)
+    found = in_plain_python(folder, nodes, solution, [Starts.COLD], tmp_path, entry)
     expected = (nodes.centers + 8 * nodes.teacher_fields) / 9
     np.testing.assert_allclose(found.minima[:, 0], expected, rtol=1e-12)
     np.testing.assert_allclose(found.residuals, (expected - nodes.centers) / 8, rtol=1e-10)
