@@ -48,7 +48,8 @@ INGREDIENTS = {
     "lasso": Model({"regularizer": {"kind": "lasso", "strength": 0.003}}),
     "a ridge for each column, untied": Model({"student": {"tied": False}, "regularizer": {"strength": [0.02, 0.005]}}),
     "a causal mask": Model({"teacher": {"causal": True}, "student": {"causal": True}}),
-    "noise on the attention matrix": Model({"teacher": {"noise": 0.1}}),
+    "noise on the attention matrix": Model({"teacher": {"noise": 0.1}}, 10.0),
+    "the same noise, where there is no branch": Model({"teacher": {"noise": 0.1}}),
     "two heads": Model(
         _TWO_COLUMNS
         | {"tokens": {"sigma": 1.0}, "regularizer": {"strength": 0.1}}

@@ -22,21 +22,20 @@ from attnphase.fixed_points.basin import FEW_MAPS, derivatives_at, found_on_firs
 from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
 from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at, unevaluated
+from attnphase.fixed_points.other_rules import instead_of_lines, instead_of_tensor, is_contradicted
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
-from attnphase.integration.kinds import NODES_OF_LINES
-from attnphase.integration.refinement import SMOOTH, Refinement
+from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, silent, within
 from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
-from attnphase.state_evolution.errors import Response, contradicted, order_of, parts_of, way_left
+from attnphase.state_evolution.errors import Response, order_of, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import (
     SMALL_SIGNAL,
@@ -149,17 +148,18 @@ def _point(
 
 
 def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps], asked: _Asked) -> BranchPoint | None:
-    """The point of lowest training loss among those of several starts: converged, on a branch, stable, in this order.
+    """The point of lowest training loss among those of several starts: on a branch and stable, in this order.
 
     Few nodes tell them apart, without metrics or errors of integration; each start has the maps of the settings. A
-    point is stable if no eigenvalue of the map's Jacobian exceeds one.
+    point is stable if no eigenvalue of the map's Jacobian exceeds one. What has not converged on few nodes may on more;
+    if it does not, the lowest of those that have takes its place.
     """
     settings, deadline = asked.settings, asked.deadline
     problem = system.problem  # a changed one is checked anew, which takes long for a loss of one's own
     bare = System.of(replace(problem, metrics={}), system.threads) if problem.metrics else system
     few = min(settings.max_nodes, system.refinement(settings.max_nodes).first().size)  # enough to tell losses apart
     quick = replace(settings, stability=False, identity=False, max_nodes=few)
-    found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []
+    found: list[tuple[tuple[bool, bool, float], BranchPoint, Overlaps]] = []
     for number, informed in enumerate(starts, 1):
         if found and deadline.passed:
             break
@@ -168,14 +168,21 @@ def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps]
         assert point is not None
         gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
         unstable = bool((point.values["map_eigenvalue"] > 1).any())
-        rank = point.status is not Status.converged, gone, unstable, float(point.values["training_loss"])
-        found.append((rank, point, informed))
-    _, best, informed = min(found, key=lambda one: one[0])
-    # the plain start decides where none leads anywhere
-    led = best.status is Status.converged or (deadline.passed and best.status is Status.iteration_limit)
-    start, informed = (best, informed) if led else (None, starts[0])
-    end = _solve_point(system, alpha, branch, start, informed, asked)
-    return None if end is None else replace(end, iterations=end.iterations + (best.iterations if start else 0))
+        if point.status is not Status.left_domain:
+            found.append(((gone, unstable, float(point.values["training_loss"])), point, informed))
+    if not found:  # the plain start decides where none leads anywhere
+        return _solve_point(system, alpha, branch, None, starts[0], asked)
+    found.sort(key=lambda one: one[0])
+    settled = [one for one in found if one[1].status is Status.converged]
+    ends = list[BranchPoint]()
+    for _, best, informed in [found[0], *settled[: found[0] not in settled]]:
+        end = _solve_point(system, alpha, branch, best, informed, asked)
+        if end is None:
+            return None
+        ends.append(replace(end, iterations=end.iterations + best.iterations))
+        if end.status is Status.converged or deadline.passed:
+            return ends[-1]
+    return ends[0]
 
 
 def _overlaps_of(start: object) -> Overlaps:
@@ -257,11 +264,7 @@ def _iterated(
             found = run.newton(map_, x, jacobian)
             if solved is not None and run.cuts(found):
                 break
-            if rule.lines is not None:
-                response = None  # which costs little there
-            elif response is not None and response.order <= order_of(rules.of_derivatives(rule)):
-                stale = found.maps > FEW_MAPS or _is_stale(run, map_, found.point, response)
-                response = None if stale else response
+            response = None if response is None else _still_known(run, rules, map_, found, response)
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         if not run.late and _decays(map_, found, informed, branch):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
@@ -274,27 +277,31 @@ def _iterated(
         solved = SolvedPoint(map_, found, measured, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
+        going = refine and not run.spent
+        finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
         if found.status is not Status.converged:
-            if (instead := _instead(run, rules, rule) if refine else None) is not None:
+            if (instead := instead_of_tensor(run, rules, rule) if refine else None) is not None:
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
                 rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
                 continue
-            # beside the end of a branch more nodes decide
-            insists = refine and (decisive or rule.lines is None or not has_curve(run, branch))
-            last = run.insisting(map_, found, decays) if insists else found
-            if last is found:
-                break
-            point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None  # of far away
-            continue
-        going = refine and not run.spent
-        finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
+            near = _is_within_errors(run, solved)
+            if finer is None or not near:
+                # beside the end of a branch more nodes decide
+                insists = decisive or rule.lines is None or not has_curve(run, branch)
+                insists &= refine and not (near and run.compares)
+                last = run.insisting(map_, found, decays) if insists else found
+                if last is found:
+                    break
+                # derivatives of far away
+                point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None
+                continue
         spent += map_.channel.rule.size
         if going and measured.relative_error > rules.asked.standard_error:
-            finer = _instead_of_lines(run, rules, solved, None if finer is None else spent) or finer
-        if finer is None and _is_contradicted(run, rules, solved):
+            finer = instead_of_lines(run, rules, solved, None if finer is None else spent) or finer
+        if finer is None and is_contradicted(run, rules, solved):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
             solved = replace(solved, measured=measured)
-            finer = _instead(run, rules, rule) if refine else None
+            finer = instead_of_tensor(run, rules, rule) if refine else None
         if finer is None:
             break
         point, jacobian = map_.unpack(found.point), response.jacobian
@@ -372,50 +379,33 @@ def _finished(
     return branch_point(run, branch, solved.map_, solved.found, solved.measured, solved.response, solved.identity, left)
 
 
-def _instead(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
-    """The Sobol rule that replaces a tensor rule whose map has no fixed point near the start; None if none may."""
-    other = None if rule.randomised or run.spent else rules.next(rule, np.inf, 1.0)
-    return other if other is not None and other.randomised else None
-
-
-def _instead_of_lines(run: Run, rules: Refinement, solved: SolvedPoint, spent: int | None) -> Rule | None:
-    """Sobol points that are enough, once rules with so many nodes together have cost as much as these will.
-
-    So a solve takes at most about twice the time of the better of both.  `spent` is None where no tensor rule is finer:
-    then points are taken whatever they cost, the largest rule if none is enough and this one leaves less of the error.
-    """
-    map_, found, response = solved.map_, solved.found, solved.response
-    other, rule = rules.otherwise, map_.channel.rule
-    if other is None or rule.randomised:
-        return None
-    few = other.as_many(rule)
-    if spent is not None and NODES_OF_LINES * few.size > spent:
-        return None
-    run.callback("comparing with Sobol points")
-    points = run.map(few)
-    error = float(np.linalg.norm(parts_of(points, found.point, response, variations(points, found.point, ()))))
-    enough = other.enough(few, error)
-    if spent is None:
-        most, left = other.most(few, error)
-        return enough or (most if left < solved.measured.relative_error else None)
-    return enough if enough is not None and NODES_OF_LINES * enough.size <= spent else None
-
-
-def _is_contradicted(run: Run, rules: Refinement, solved: SolvedPoint) -> bool:
-    """Whether Sobol points contradict an accepted tensor rule, which is asked once: its orders may agree by chance."""
-    other = rules.comparison(solved.map_.channel.rule)
-    if other is None:
-        return False
-    run.callback("comparing with Sobol points")
-    map_ = run.map(other)
-    against = variations(solved.map_, solved.found.point, (map_,))
-    run.contradicted = contradicted(solved.measured.moved, against, solved.response) or map_.rough_share > SMOOTH
-    return run.contradicted
-
-
 def _on_one_rule(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
     """Where a method leads that does not refine; Newton's has no coarse solution to start from there."""
     return run.iterate(map_, x, Damped()) if run.settings.method == "damped" else run.persistent(map_, x)
+
+
+def _is_within_errors(run: Run, solved: SolvedPoint) -> bool:
+    """Whether an iteration that has not converged has less of its way left than the errors of integration by points.
+
+    On the way to the tolerance single nodes jump; of more nodes each jumps by less.
+    """
+    map_, found = solved.map_, solved.found
+    if not map_.channel.rule.randomised or found.status is not Status.iteration_limit:
+        return False
+    left, moved = found.image - found.point, solved.measured.moved
+    return way_left(map_, found.point, left, solved.response, moved, run.settings.tolerance) <= 1
+
+
+def _still_known(
+    run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response
+) -> Response | None:
+    """Derivatives of nearby, if they still tell the errors at the point that Newton's method has found with them."""
+    if map_.channel.rule.lines is not None:
+        return None  # which costs little there
+    if response.order > order_of(rules.of_derivatives(map_.channel.rule)):
+        return response
+    stale = found.maps > FEW_MAPS or _is_stale(run, map_, found.point, response)
+    return None if stale else response
 
 
 def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
@@ -436,8 +426,10 @@ def _verified(
     run: Run, rules: Refinement, solved: SolvedPoint, again: Callable[[Array], FixedPoint], rounds: range
 ) -> SolvedPoint:
     """A point after some rounds of search for lower minima."""
-    error = rules.asked.standard_error if run.compares else solved.measured.relative_error
-    found = run.verified(solved.map_, solved.found, error, again, rounds)
+    if run.compares:  # by the losses of the lowest minima where they are
+        solved.map_(solved.found.point, refresh=True)
+        return replace(solved, measured=measured_at(run, rules, solved.map_, solved.found, solved.response))
+    found = run.verified(solved.map_, solved.found, solved.measured.relative_error, again, rounds)
     if found is solved.found or (run.late and found.image is solved.found.image):
         return replace(solved, found=found)
     there = derivatives_at(run, rules, solved.map_, found.point)

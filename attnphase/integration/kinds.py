@@ -106,7 +106,7 @@ class GaussHermite(Refinement):
 
 
 class Automatic(Sobol):
-    """``"auto"``: lines or nets; where there are none, tensor rules for few smooth fields, and else Sobol points."""
+    """``"auto"``: lines; where there are none, tensor rules for few smooth fields, and else Sobol points."""
 
     name, kept_beside = "auto", "gauss-hermite"
 
@@ -139,13 +139,11 @@ class Automatic(Sobol):
         # where the first tensor rule does, a lower order does for derivatives; it does not where a higher one is needed
         return self.gauss_hermite(TENSOR_OF_DERIVATIVES) if rule.order == GAUSS_HERMITE_ORDERS[0] else medium
 
-    def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
-        """See `Refinement`: lines, where they have few nodes, or else nets."""
+    def of_solve(self, *, has_lines: bool) -> Refinement:
+        """See `Refinement`: lines, where they have few nodes."""
         own = [getattr(self, item.name) for item in fields(self) if item.name != "otherwise"]
-        by_lines, by_nets = Lines(*own, otherwise=self), Nets(*own, otherwise=self)
-        if has_lines and by_lines.is_affordable:
-            return by_lines
-        return by_nets if has_nets and by_nets.is_affordable else self
+        by_lines = Lines(*own, otherwise=self)
+        return by_lines if has_lines and by_lines.is_affordable else self
 
     def low_order(self, above: int = 0) -> Rule | None:
         """See `Refinement`."""
@@ -223,10 +221,6 @@ class Lines(_LatentFirst):
         return LineOrders(latent, across, defect=defect, dropped=_DROPPED * self.asked.standard_error)
 
     @property
-    def _nets(self) -> Nets:
-        return Nets(*(getattr(self, item.name) for item in fields(self)))
-
-    @property
     def is_affordable(self) -> bool:
         """Whether the first rule has no more nodes than Sobol points may have."""
         return self._first_orders.size <= self.max_nodes
@@ -234,8 +228,6 @@ class Lines(_LatentFirst):
     def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
         """See `Refinement`: of every direction another rule, as accurate."""
         orders = rule.lines
-        if rule.nets is not None:  # which take the place of lines where fewer nodes are allowed
-            return self._nets.gauges(rule, second_minima)
         if orders is None:
             return super().gauges(rule, second_minima)
         # nodes half a spacing further have the opposite error, unless it vanishes by chance: then another order tells
@@ -251,8 +243,6 @@ class Lines(_LatentFirst):
     def finer(self, rule: Rule) -> Rule | None:
         """See `Refinement`."""
         orders = rule.lines
-        if rule.nets is not None:
-            return self._nets.finer(rule)
         if orders is None:
             return super().finer(rule)
         for direction in range(len(orders.latent) + len(orders.across) + 1):
@@ -297,11 +287,6 @@ class Nets(_LatentFirst):
     def _latent(self) -> tuple[int, ...]:
         total, student = self.dimensions
         return (self.asked.nodes or _FEWEST_LATENT,) * (total - self.noise_dimensions - student)
-
-    @property
-    def is_affordable(self) -> bool:
-        """Whether the nets of the first rule have more than a point each."""
-        return prod(self._latent) <= _FIRST_OF_NETS
 
     def _of(self, orders: NetOrders) -> Rule:
         return nets(*self.dimensions, orders)

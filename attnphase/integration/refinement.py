@@ -205,8 +205,8 @@ class Refinement(ABC):
         """
         return None
 
-    def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
-        """The rules of a solve; it is told whether there are lines, and nets, for the problem."""
+    def of_solve(self, *, has_lines: bool) -> Refinement:
+        """The rules of a solve; it is told whether there are lines for the problem."""
         return self
 
     # ---------------------------------------------------------------------------------------------- what they are of

@@ -274,12 +274,11 @@ class System:
         return integration.rules((student + teacher + noise, student), self.reflects, max_nodes, noise, seen)
 
     def refinement_of_solve(self, max_nodes: int) -> Refinement:
-        """The rules of a solve: by lines or nets where there are some."""
+        """The rules of a solve: by lines where there are some."""
         rules = self._rules(self.problem.integration, max_nodes)
         # measured: where several tokens are in clusters, points in all fields together take a fifth of the time
         plain = len(self.sample_law.probabilities) == 1 or self.kernels.length == 1
-        has_lines, has_nets = (plain and has_rule(self.problem, name) for name in ("lines", "nets"))
-        return rules.of_solve(has_lines=has_lines, has_nets=has_nets)
+        return rules.of_solve(has_lines=plain and has_rule(self.problem, "lines"))
 
 
 @lru_cache(maxsize=32)

@@ -114,7 +114,7 @@ def test_points_take_over_from_lines_that_have_cost_as_much():
 def test_points_that_have_taken_over_are_refined_as_points():
     """And lines never become points by themselves: at their node limit these may have a larger error."""
     asked, dimensions = Problem.paper().integration, (4, 2)
-    rules = RULES["auto"](asked, dimensions, True, 2**16).of_solve(has_lines=True, has_nets=True)
+    rules = RULES["auto"](asked, dimensions, True, 2**16).of_solve(has_lines=True)
     last, parts = lines(*dimensions, LineOrders((60, 60), (6,), defect=1e-9)), np.full(7, 0.3)
     assert rules.next(last, 0.5, 0.0, parts) is None
     points = rules.sobol(256)

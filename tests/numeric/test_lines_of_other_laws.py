@@ -224,5 +224,5 @@ def test_the_automatic_rule_takes_lines():
     for name in MODELS:
         system = at(name)[0]
         several = len(system.sample_law.probabilities) > 1 and system.kernels.length > 1
-        expected = "auto" if several else "nets" if name == "noise on attention" else "lines"
+        expected = "auto" if several or name == "noise on attention" else "lines"
         assert system.refinement_of_solve(2**18).name == expected

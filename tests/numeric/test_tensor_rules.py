@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from attnphase.fixed_points import solver
+from attnphase.fixed_points import other_rules, solver
+from attnphase.fixed_points.other_rules import is_contradicted
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -169,8 +170,8 @@ def test_a_rule_is_contradicted_by_more_than_three_combined_errors_of_anything()
 @pytest.mark.parametrize(("share", "expected"), [(0.0, False), (1e-4, True)])
 def test_a_second_minimum_that_only_other_points_see_contradicts_a_rule(monkeypatch, share, expected):
     """However well both agree: the rule's orders say nothing of its error there."""
-    monkeypatch.setattr(solver, "variations", lambda *_: None)
-    monkeypatch.setattr(solver, "contradicted", lambda *_: False)
+    monkeypatch.setattr(other_rules, "variations", lambda *_: None)
+    monkeypatch.setattr(other_rules, "contradicted", lambda *_: False)
     run: Any = SimpleNamespace(callback=lambda _: None, map=lambda rule: SimpleNamespace(rough_share=share))
     place: Any = SimpleNamespace(
         map_=SimpleNamespace(channel=SimpleNamespace(rule="tensor")),
@@ -179,7 +180,7 @@ def test_a_second_minimum_that_only_other_points_see_contradicts_a_rule(monkeypa
         response=None,
     )
     rules: Any = SimpleNamespace(comparison=lambda rule: "sobol")
-    assert solver._is_contradicted(run, rules, place) is run.contradicted is expected
+    assert is_contradicted(run, rules, place) is run.contradicted is expected
 
 
 # --- what an iteration leaves -----------------------------------------------------------------------------------------
