@@ -1,4 +1,4 @@
-"""Which Sobol points take the place of a tensor rule, or of lines, in a solve."""
+"""Which Sobol points take the place of a tensor rule, of lines, or of fewer points in a solve."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from attnphase.integration.kinds import NODES_OF_LINES
 from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.state_evolution.errors import contradicted, parts_of
+from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.replicates import variations
 
-__all__ = ["instead_of_lines", "instead_of_tensor", "is_contradicted"]
+__all__ = ["instead_of_lines", "is_contradicted", "more_points"]
 
 
-def instead_of_tensor(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
-    """The Sobol rule that replaces a tensor rule whose map has no fixed point near the start; None if none may."""
-    other = None if rule.randomised or run.spent else rules.next(rule, np.inf, 1.0)
+def more_points(run: Run, rules: Refinement, map_: StateEvolution) -> Rule | None:
+    """The Sobol rule that replaces a tensor rule, or fewer points that jump, with no fixed point; None if none may."""
+    rule = map_.channel.rule
+    stays = run.spent or (rule.randomised and not map_.second_minimum_share(np.inf).any())
+    other = None if stays else rules.next(rule, np.inf, 1.0)
     return other if other is not None and other.randomised else None
 
 

@@ -22,7 +22,7 @@ from attnphase.fixed_points.basin import FEW_MAPS, derivatives_at, found_on_firs
 from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
 from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at, unevaluated
-from attnphase.fixed_points.other_rules import instead_of_lines, instead_of_tensor, is_contradicted
+from attnphase.fixed_points.other_rules import instead_of_lines, is_contradicted, more_points
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
@@ -277,31 +277,28 @@ def _iterated(
         solved = SolvedPoint(map_, found, measured, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
-        going = refine and not run.spent
-        finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
         if found.status is not Status.converged:
-            if (instead := instead_of_tensor(run, rules, rule) if refine else None) is not None:
+            if (instead := more_points(run, rules, map_) if refine else None) is not None:
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
                 rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
                 continue
-            near = _is_within_errors(run, solved)
-            if finer is None or not near:
-                # beside the end of a branch more nodes decide
-                insists = decisive or rule.lines is None or not has_curve(run, branch)
-                insists &= refine and not (near and run.compares)
-                last = run.insisting(map_, found, decays) if insists else found
-                if last is found:
-                    break
-                # derivatives of far away
-                point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None
-                continue
+            # beside the end of a branch more nodes decide
+            insists = decisive or rule.lines is None or not has_curve(run, branch)
+            insists &= refine and not (run.compares and _is_within_errors(run, solved))
+            last = run.insisting(map_, found, decays) if insists else found
+            if last is found:
+                break
+            point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None  # of far away
+            continue
+        going = refine and not run.spent
+        finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
         spent += map_.channel.rule.size
         if going and measured.relative_error > rules.asked.standard_error:
             finer = instead_of_lines(run, rules, solved, None if finer is None else spent) or finer
         if finer is None and is_contradicted(run, rules, solved):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
             solved = replace(solved, measured=measured)
-            finer = instead_of_tensor(run, rules, rule) if refine else None
+            finer = more_points(run, rules, map_) if refine else None
         if finer is None:
             break
         point, jacobian = map_.unpack(found.point), response.jacobian

@@ -436,3 +436,30 @@ def test_one_minimum_is_no_second_minimum():
     minima = Minima(np.zeros((3, 2, 2, 1)), np.array([[0.1, 0.1], [0.1, 0.2], [0.3, 0.3]]), np.ones(3, dtype=np.int64))
     assert minima.gap.tolist() == [np.inf, pytest.approx(0.1), np.inf]
     assert minima.unsolved == 0
+
+
+def test_few_points_that_jump_give_way_to_more():
+    """Three hidden units behind attention: 4096 points have no fixed point, as some change minima at every step."""
+    label = "y = tanh(2.8*softmax(k[:, :1] @ k[:, 1:2].T) @ k[:, 2:]) @ [1.5, -1.25, 1.0] + noise[:, 0]"
+    found = "f = tanh(softmax(h[:, :1] @ h[:, 1:2].T) @ h[:, 2:]) @ [a0, a1, a2]"
+    problem = Problem.from_dict(
+        {
+            "tokens": {"sigma": 1.0},
+            "positions": {"kind": "none"},
+            "teacher": {"rank": 5, "noise": 0.13},
+            "student": {"rank": 5},
+            "regularizer": {"strength": 0.11},
+            "integration": {"standard_error": 0.02},
+            "loss": {
+                "kind": "expression",
+                "expression": f"{label}\n{found}\nsum((y - f)**2)/4",
+                "parameters": {"a0": 1.5, "a1": -1.25, "a2": 1.0},
+                "trained": {f"a{j}": f"0.055*a{j}**2" for j in range(3)},
+            },
+        }
+    )
+    settings = SolverSettings(threads=1, max_nodes=2**15, stability=False, identity=False)
+    point = solve_point(problem, 7.3, settings=settings)
+    assert (point.status, point.nodes) == (Status.converged, 2**15)
+    # all units have learnt from their own, and queries from queries
+    assert np.diag(point.values["theta"][0]) == pytest.approx([0.969, 0.960, 1.697, 1.505, 1.330], abs=0.02)
