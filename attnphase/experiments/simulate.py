@@ -91,13 +91,6 @@ def simulate(
         Other users can write to the cache folder of compiled code.
     MissingExtraError
         PyTorch is not installed.
-
-    Examples
-    --------
-    >>> import attnphase as ap
-    >>> runs = ap.simulate(ap.Problem.paper(), alpha=2.0, dimension=50, seeds=2)
-    >>> runs.training_loss.dims
-    ('start', 'dimension', 'alpha', 'seed')
     """
     optimizer = suited("lbfgs", arguments.instance("problem", problem, Problem)) if optimizer is None else optimizer
     plan = Plan.of(

@@ -139,14 +139,6 @@ def sweep(
         A line failed, workers died three times, or the scheduler cannot be reached.
     MissingExtraError
         A scheduler is given, but dask.distributed is not installed.
-
-    Examples
-    --------
-    >>> import attnphase as ap
-    >>> quick = ap.Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": 64})
-    >>> grid = ap.sweep(quick, alpha=[1.0, 2.0], omega=[0.2, 0.3], workers=1)
-    >>> grid.test_error.dims, grid.test_error.shape
-    (('branch', 'omega', 'alpha'), (2, 2, 2))
     """
     if scheduler is None:
         check_caller("sweep", workers)

@@ -62,18 +62,15 @@ def optimal(
     alpha : float or sequence of float
         Sample complexities n/d.
     fields : mapping, optional
-        Values of fields of the problem, by their name in the TOML; they are dimensions of the result, as in
-        `attnphase.sweep`.
+        Values of fields of the problem, by their name in the TOML: dimensions of the result, as in `sweep`.
     channel : str, optional
         The label. For one token ``"sign"``, ``"absolute"`` or ``"linear"`` of the field k. For up to three tokens a
         formula in ``k`` (L, t) or its entries ``k0_1``: the label itself, a number or an array, or, if it contains
-        ``y``, the likelihood of a label y = 1 or -1. By default the score matrix for attention, ``"linear"`` for the
-        square loss, ``"sign"`` for the logistic and the hinge loss, and for a formula its parts that contain only the
-        teacher's fields.
+        ``y``, the likelihood of a label y = 1 or -1. By default the score matrix, ``"linear"`` for square,
+        ``"sign"`` for logistic and hinge losses, and for a formula its parts that contain only teacher fields.
     start : str or sequence of str
-        ``"uninformed"``: nothing is known; ends at the fixed point that message passing reaches. ``"informed"``: all is
-        known. If they differ, the one with the higher free entropy is Bayes-optimal. ``"asymmetric"``: different shares
-        are known in different directions of the columns.
+        ``"uninformed"`` (nothing is known) ends where message passing does; ``"informed"``: all is known. Where they
+        differ, the higher free entropy is Bayes-optimal. ``"asymmetric"``: known shares differ between the columns.
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too, as scalar coordinates of the result.
     max_nodes : int, optional
@@ -88,8 +85,7 @@ def optimal(
     Returns
     -------
     xarray.Dataset
-        ``overlap``, the known share of the fields' variance, ``test_error``, ``free_entropy`` and others over start,
-        fields and alpha, as ``docs/schema.md`` describes.
+        ``overlap`` (known share of the fields' variance), ``test_error`` and others over start, fields and alpha.
 
     Raises
     ------
@@ -97,13 +93,6 @@ def optimal(
         An argument is wrong, or the theory does not cover the problem; the message names the field.
     DatasetError
         The checkpoint belongs to another call, is damaged, or cannot be written.
-
-    Examples
-    --------
-    >>> import attnphase as ap
-    >>> best = ap.optimal(ap.Problem.paper(), 0.3, start="uninformed", max_nodes=1024)
-    >>> round(float(best.overlap.squeeze()), 3)
-    0.268
     """
     arguments.instance("problem", problem, Problem)
     values = sample_complexities("alpha", alpha)

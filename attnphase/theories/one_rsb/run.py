@@ -64,8 +64,7 @@ def one_rsb(
         Branch of the start.
     start : {"replica-symmetric", "informed"} or Overlaps
         The branch's replica-symmetric solution; a student close to the teacher or the encodings, for branches whose
-        replica-symmetric solution has m = theta = 0; or overlaps. At the start, groups share half of the free part of
-        q.
+        replica-symmetric solution has m = theta = 0; or overlaps. At first groups share half of the free part of q.
     outer, inner : int
         Powers of two. Number of Sobol points for the fields that all replicas share, in each of 16 replicates, and, at
         each of these points, for the fields that a group shares.
@@ -78,8 +77,7 @@ def one_rsb(
     -------
     xarray.Dataset
         Over ``state``, in the order of solution: the order parameters, F, energy and complexity of metastable states,
-        and the test error. Standard errors include the scatter of the replicates and the change with half of the inner
-        points.
+        and the test error. Standard errors: scatter of the replicates, and change with half of the inner points.
 
     Raises
     ------
