@@ -244,7 +244,7 @@ def _check_trained(name: str, penalty: str, expression: str) -> None:
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     if kinks.has_kink(formula, [symbol]) or formula.has(functions.Sign, functions.Step):
-        raise ProblemError(field, f"{field} has a kink or a jump, where no curvature leads on: smooth it.")
+        raise ProblemError(field, f"{field} has a kink or a jump, but needs a second derivative everywhere: smooth it.")
     pole = bounds.singular_point([formula], [symbol])
     if pole is not None:
         raise ProblemError(
