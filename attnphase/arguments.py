@@ -1,7 +1,7 @@
-"""Arguments of the public functions, by one rule.
+"""Checks of the arguments of public functions.
 
-A scalar where a list is meant is taken as one value; NumPy's numbers are numbers; whatever else does not fit is refused
-by a `ProblemError`, one sentence that names the argument.  Nothing heavy is imported, so that this happens at once.
+A scalar counts as a list of one value, and NumPy's numbers count as numbers. Any other value that does not fit raises a
+`ProblemError`, one sentence that names the argument.  Nothing heavy is imported, so that this takes no time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it, on one line and short."""
+    """Return a value as a message shows it: one line of at most 60 characters."""
     try:
         text = " ".join(_SHORT.repr(value).split())
     except ValueError:  # a whole number of more digits than Python prints
@@ -52,17 +52,17 @@ def shown(value: Any) -> str:
 
 
 def _scalar(value: Any) -> Any:
-    """Arrays of no dimension, NumPy's or xarray's, as their only entry."""
+    """Return the only entry of an array without dimensions, NumPy's or xarray's; any other value as it is."""
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 
 def items(name: str, value: Any) -> tuple[Any, ...]:
-    """The entries of a list, tuple, range or one-dimensional array; a scalar or a text is one entry.
+    """Return the entries of a list, tuple, range or one-dimensional array; a scalar or a text is one entry.
 
     Raises
     ------
     ProblemError
-        It is empty, or no list: a mapping, a set, an array of more dimensions, None.
+        The list is empty, or the value is no list: a mapping, a set, an array of more dimensions, or None.
     """
     value = _scalar(value)
     if isinstance(value, str | bytes | Real):
@@ -77,19 +77,19 @@ def items(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def number(name: str, value: Any, accept: Callable[[float], bool], what: str) -> float:
-    """A real number; a boolean is none.
+    """Return a value as a float, if it is a finite real number in range; a boolean is no number.
 
     Parameters
     ----------
     accept
-        Whether a number is in range; it is asked about finite numbers only.
+        Returns whether a number is in range; called with finite numbers only.
     what
-        What the argument must be, such as "a positive number".
+        What the argument must be, for the message: "a positive number".
 
     Raises
     ------
     ProblemError
-        It is not.
+        The value is no such number.
     """
     single = _scalar(value)
     real = isinstance(single, Real) and not isinstance(single, bool)
@@ -103,7 +103,7 @@ def number(name: str, value: Any, accept: Callable[[float], bool], what: str) ->
 
 
 def numbers(name: str, value: Any, accept: Callable[[float], bool], what: str) -> tuple[float, ...]:
-    """One or several distinct real numbers; see `number`.
+    """Return one or several distinct real numbers; see `number`.
 
     Raises
     ------
@@ -114,12 +114,12 @@ def numbers(name: str, value: Any, accept: Callable[[float], bool], what: str) -
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A whole number in a range, both ends included; without an upper end, one that 64 bits hold.
+    """Return a value as an int, if it is a whole number from `least` to `most`, by default 2**63 - 1.
 
     Raises
     ------
     ProblemError
-        It is not.
+        The value is no such number.
     """
     single = _scalar(value)
     known = isinstance(single, Integral) and not isinstance(single, bool)
@@ -131,7 +131,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def wholes(name: str, value: Any, least: int, most: int | None = None) -> tuple[int, ...]:
-    """One or several distinct whole numbers; see `whole`.
+    """Return one or several distinct whole numbers; see `whole`.
 
     Raises
     ------
@@ -142,12 +142,12 @@ def wholes(name: str, value: Any, least: int, most: int | None = None) -> tuple[
 
 
 def word(name: str, value: Any, choices: Sequence[str]) -> str:
-    """One of the choices.
+    """Return a word that is one of the choices.
 
     Raises
     ------
     ProblemError
-        It is none of them; the message proposes the nearest.
+        The value is none of them; the message proposes the most similar one.
     """
     if isinstance(value, str) and value in choices:
         return str(value)
@@ -158,12 +158,12 @@ def word(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def words(name: str, value: Any, choices: Sequence[str]) -> tuple[str, ...]:
-    """One or several distinct choices; see `word`.
+    """Return one or several distinct choices; see `word`.
 
     Raises
     ------
     ProblemError
-        One is no choice, is given twice, or there is none.
+        A value is no choice, is given twice, or there is none.
     """
     return _distinct(name, [word(name, item, choices) for item in items(name, value)])
 
@@ -178,12 +178,12 @@ def _distinct(name: str, values: list[_T]) -> tuple[_T, ...]:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, NumPy's included.
+    """Return True or False, also from NumPy's booleans.
 
     Raises
     ------
     ProblemError
-        It is neither.
+        The value is neither.
     """
     single = _scalar(value)
     if not isinstance(single, bool):
@@ -192,17 +192,17 @@ def flag(name: str, value: Any) -> bool:
 
 
 def text(name: str, value: Any, what: str) -> str:
-    """A text.
+    """Return a value that is a text.
 
     Parameters
     ----------
     what
-        What the argument must be, such as "TOML as a text".
+        What the argument must be, for the message: "TOML as a text".
 
     Raises
     ------
     ProblemError
-        It is none.
+        The value is no text.
     """
     if not isinstance(value, str):
         raise ProblemError(name, f"{name} must be {what}, not {shown(value)}.")
@@ -210,12 +210,12 @@ def text(name: str, value: Any, what: str) -> str:
 
 
 def function(name: str, value: Any) -> Callable[..., Any]:
-    """Something that can be called.
+    """Return a value that can be called.
 
     Raises
     ------
     ProblemError
-        It cannot.
+        The value cannot be called.
     """
     if not callable(value):
         raise ProblemError(name, f"{name} must be a function, not {shown(value)}.")
@@ -223,12 +223,12 @@ def function(name: str, value: Any) -> Callable[..., Any]:
 
 
 def path(name: str, value: Any) -> Path:
-    """A path from a text or a path-like object.
+    """Return the path that a text or a path-like object gives.
 
     Raises
     ------
     ProblemError
-        It is neither, is empty, or holds a null character.
+        The value is neither, is empty, or contains a null character.
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
@@ -237,17 +237,17 @@ def path(name: str, value: Any) -> Path:
 
 
 def instance(name: str, value: Any, kind: type[_T], how: str = "") -> _T:
-    """An object of a class.
+    """Return a value that is an object of a class.
 
     Parameters
     ----------
     how
-        What to do to have one, such as "read it by load_problem".
+        How to get such an object, for the message: "read it by load_problem".
 
     Raises
     ------
     ProblemError
-        It is of another.
+        The value is of another class.
     """
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
@@ -257,17 +257,17 @@ def instance(name: str, value: Any, kind: type[_T], how: str = "") -> _T:
 
 
 def mapping(name: str, value: Any, what: str) -> dict[str, Any]:
-    """A mapping from texts.
+    """Return a mapping whose keys are texts, as a dict.
 
     Parameters
     ----------
     what
-        What it must be, such as "a mapping from fields of the problem to values".
+        What the argument must be, for the message: "a mapping from fields of the problem to values".
 
     Raises
     ------
     ProblemError
-        It is none.
+        The value is no such mapping.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ProblemError(name, f"{name} must be {what}, not {shown(value)}.")
@@ -275,14 +275,15 @@ def mapping(name: str, value: Any, what: str) -> dict[str, Any]:
 
 
 def device_name(name: Any) -> str:
-    """The name of a device; whether this machine has it, `attnphase.kernels.torch.device.device_of` says.
+    """Return the name of a device, "cpu", "cuda" or "cuda:0"; `kernels.torch.device` checks whether it exists here.
 
     Raises
     ------
     ProblemError
-        There is no device of such a name.
+        The value is no such name.
     """
     if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
         given = shown(name)
-        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {given}.')
+        rule = 'device must be "cpu", "cuda" or, with several GPUs, a name such as "cuda:0"'
+        raise ProblemError("device", f"{rule}, not {given}.")
     return name

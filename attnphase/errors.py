@@ -1,7 +1,7 @@
-"""Everything that can go wrong in a way that the user can mend: one sentence each.
+"""Errors that the user can correct; the text of each is one sentence.
 
-The module imports nothing, so that the command line can tell these errors from faults of the program before anything is
-loaded.
+The module imports nothing, so that the command line can distinguish these errors from faults of the program before
+anything else is loaded.
 """
 
 from __future__ import annotations
@@ -22,34 +22,41 @@ __all__ = [
 
 
 class AttnphaseError(Exception):
-    """What all errors of this package are; its text is one sentence that says what to do.
+    """Base class of all errors of this package; the text is one sentence that names the fault and the remedy.
 
     Attributes
     ----------
     exit_code : int
-        Of a command that ends with it: 2 for input that cannot be used, 1 for what was not reached.
+        Exit code of a command that ends with this error: 2 if the input cannot be used, 1 if a search found nothing.
     """
 
     exit_code = 2
 
 
 class ProblemError(AttnphaseError, ValueError):
-    """A problem, or an argument of a function, that cannot be used as it was given.
+    """A field of a problem, or an argument of a function, is wrong.
 
     Parameters
     ----------
-    field
-        What is at fault: a field as it stands in the TOML, such as ``teacher.mixing``, an argument's name, or the file
-        that cannot be read.
-    message
-        One sentence that names the field and says what to do.
+    field : str
+        A field by its name in the TOML, such as ``teacher.mixing``, the name of an argument, or a file that cannot be
+        read.
+    message : str
+        One sentence that names the field, the value, the rule and the remedy.
 
     Attributes
     ----------
-    field : str
+    field, message : str
         As given.
-    message : str
-        As given.
+
+    Examples
+    --------
+    >>> import attnphase as ap
+    >>> try:
+    ...     ap.Problem.paper(omega=1.5)
+    ... except ap.ProblemError as error:
+    ...     print(error.field, "|", error)
+    teacher.omega | teacher.omega must be a number from 0 to 1, but it is 1.5.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -62,38 +69,38 @@ class ProblemError(AttnphaseError, ValueError):
 
 
 class SpectrumError(AttnphaseError, ValueError):
-    """Matrices or a measure that no spectrum of a problem can be made of; the sentence says why."""
+    """Matrices, or the arrays of a measure, do not make a `Spectrum`; the message gives the reason."""
 
 
 class DatasetError(AttnphaseError, ValueError):
-    """A dataset that does not follow the schema, or a file that cannot be read or written."""
+    """A dataset does not follow the schema, or a file cannot be read or written."""
 
 
 class CompareError(AttnphaseError, ValueError):
-    """Datasets that cannot be compared; the sentence says why."""
+    """Two datasets cannot be compared; the message gives the reason."""
 
 
 class CacheError(AttnphaseError, RuntimeError):
-    """The kernel cache cannot be used safely."""
+    """The folder of compiled kernels cannot be used safely; the message names the folder and the remedy."""
 
 
 class SolverError(AttnphaseError, ArithmeticError):
-    """Equations of a problem that cannot be evaluated, or not be solved from where they were started."""
+    """The equations of a problem cannot be evaluated, or have no solution near the start."""
 
 
 class NotFoundError(SolverError):
-    """A search that ended without what it looked for, with input that can be used; the sentence says where."""
+    """A search with valid input ended without a result."""
 
     exit_code = 1
 
 
 class SweepError(AttnphaseError, RuntimeError):
-    """A sweep that could not be finished; what it finished is kept if it has an output file."""
+    """A sweep could not be finished; its finished lines are kept if it has an output file."""
 
 
 class ExperimentError(AttnphaseError, RuntimeError):
-    """An experiment that cannot be run or resumed; the sentence says why and what to do."""
+    """An experiment cannot be run or resumed; the message gives the reason and the remedy."""
 
 
 class MissingExtraError(AttnphaseError, ImportError):
-    """A package is missing that only some commands need; the sentence says how to get it."""
+    """An optional package is missing; the message says how to install it."""

@@ -187,36 +187,36 @@ def _z(value: float) -> str:
 def compare(
     theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | None = None, progress: bool = False
 ) -> Comparison | Any:  # a TrajectoryComparison, of which who compares points need not know
-    """Hold experiments against theory.
+    """Compare experiments with theory, in standard errors.
 
     Parameters
     ----------
     theory : xarray.Dataset
-        Schema ``points``, from `attnphase.solve` or `attnphase.sweep`, with the experiment's starts among its branches
-        and the experiment's sample complexities on its grid.  Or schema ``flow``, from `attnphase.flow`, with the
-        experiment's starts, for trajectories of ``sgd``; or ``optimal``, from `attnphase.optimal`, for ``bayes-gamp``.
+        Kind ``points``, from `attnphase.solve` or `attnphase.sweep`: its branches include the experiment's starts, and
+        its grid the experiment's sample complexities.  Kind ``flow``, from `attnphase.flow`, with the experiment's
+        starts, for trajectories of ``sgd``.  Kind ``optimal``, from `attnphase.optimal`, for ``bayes-gamp``.
     experiment : xarray.Dataset
-        Schema ``experiments``, or ``posterior``, from `attnphase.simulate`.
+        Kind ``experiments`` or ``posterior``, from `attnphase.simulate`.
     problem : Problem, optional
-        The experiment's problem.  It is needed where a score or a proximal operator is a function of a module, which is
-        not imported because a dataset names it.
+        The experiment's problem.  It is needed if a score or a proximal operator is a function of a module, because a
+        dataset never makes the program import a module.
     progress : bool
-        Say on standard error what is being done, if it takes longer than a second.
+        Show the progress on standard error, if the call takes longer than a second.
 
     Returns
     -------
     Comparison or TrajectoryComparison
-        Quantities whose theory is not a number, or which the experiment does not have, are left out.
+        Deviations of all quantities that both datasets have and whose theory is not NaN.
 
     Raises
     ------
     CompareError
-        The two belong to different problems, or the theory lacks a branch or a sample complexity; `problem` is another
-        than the experiment's, or it is needed and was not given.
+        The datasets belong to different problems, the theory lacks a branch or a sample complexity, or `problem` is not
+        the experiment's, or is needed and not given.
     DatasetError
-        One of them does not follow its schema.
+        A dataset does not follow its schema.
     ProblemError
-        `progress` is neither true nor false.
+        `progress` is neither True nor False.
     """
     arguments.flag("progress", progress)
     of_theory = theory.attrs.get("schema") if isinstance(theory, xr.Dataset) else None

@@ -48,26 +48,27 @@ def check(
     on_check: Callable[[Check], None] | None = None,
     progress: bool = False,
 ) -> Report:
-    """Check a problem's equations, code and numbers against each other.
+    """Compare the equations, the code and the numbers of a problem with each other.
 
     Parameters
     ----------
     problem : Problem
     alpha : float
-        Sample complexity of the fixed point at which the checks are made.
+        Sample complexity of the fixed point of the checks.
     branch : str
-        Its branch.
+        Branch of this fixed point.
     settings : SolverSettings, optional
     experiment : bool
-        Whether small instances at finite d are trained, which needs PyTorch and takes a few seconds.
+        Train small instances at finite d too, which needs PyTorch and takes a few seconds.
     on_check : callable, optional
-        Called with every check as it is made.
+        Called with each `Check` when it is finished.
     progress : bool
-        Say on standard error what is being checked.
+        Show the progress on standard error.
 
     Returns
     -------
     Report
+        All checks; ``passed`` is whether none failed.
 
     Raises
     ------

@@ -26,21 +26,21 @@ __all__ = ["load_dataset", "save_dataset", "to_json", "write_dataset"]
 
 
 def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = False) -> None:
-    """Write a dataset as netCDF-4, without loss and whole or not at all.
+    """Write a dataset as netCDF-4; an interrupted write leaves no partial file.
 
     Parameters
     ----------
     ds : xarray.Dataset
-        Following the schema.
+        A dataset that follows the schema.
     path : path-like
         The file.
     force : bool
-        Whether an existing file is replaced.
+        Replace an existing file.
 
     Raises
     ------
     DatasetError
-        The dataset does not follow the schema, the file exists and `force` is false, or it cannot be written.
+        The dataset does not follow the schema, the file exists and `force` is False, or it cannot be written.
     ProblemError
         An argument is of the wrong type.
     """
@@ -73,14 +73,14 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        In memory; the file is closed.
+        The dataset in memory; the file is closed.
 
     Raises
     ------
     DatasetError
         The file cannot be read, is truncated, is not netCDF, or does not follow the schema.
     ProblemError
-        `path` is no path.
+        `path` is not a path.
     """
     path = arguments.path("path", path)
 

@@ -102,7 +102,7 @@ for _theory in THEORIES:
     RANK |= _tables.RANK
 
 PROBLEM_ATTRIBUTES = {
-    "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",
+    "problem": "the problem as TOML; for a swept field, the values of its coordinate count",
     "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
 }
 """Global attributes of datasets on a problem."""

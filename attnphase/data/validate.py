@@ -41,19 +41,19 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     Parameters
     ----------
     ds : xarray.Dataset
-        As `attnphase.solve`, `sweep`, `thresholds` or `simulate` return it, or a selection from it.
+        A result of this package, or a selection from it.
 
     Returns
     -------
     xarray.Dataset
-        The same.
+        The same dataset.
 
     Raises
     ------
     DatasetError
-        One sentence that names the variable or the attribute.
+        The dataset does not follow the schema; the message names the variable or the attribute.
     ProblemError
-        `ds` is no dataset.
+        `ds` is no `xarray.Dataset`.
     """
     arguments.instance("ds", ds, xr.Dataset)
     kind = _check_attributes(ds)

@@ -77,7 +77,7 @@ POINT_VARIABLES = (
     Variable(
         "second_minimum_share",
         (),
-        "share of samples whose second-lowest local minimum lies within 1e-3 units of energy of the lowest",
+        "share of samples whose two lowest local minima differ by less than 1e-3 (2 sigma)^2 (logistic, hinge: 1e-3)",
         r"P(\Psi_2 - \Psi_1 < 10^{-3} E)",
         True,
     ),
@@ -129,7 +129,7 @@ POINT_VARIABLES = (
     Variable(
         "on_branch",
         (),
-        "whether the point is on the branch whose name it bears",
+        "whether the point is on its branch",
         r"\mathrm{on\ branch}",
         dtype="int8",
         meanings=IDENTITY_MEANINGS,
@@ -153,9 +153,7 @@ _UNSTABLE = Variable(
 
 CURVE_VARIABLES = (
     *_UNNAMED,
-    Variable(
-        "field_value", (), "value of the field that is followed; its error is that of the curve's place", "p", True
-    ),
+    Variable("field_value", (), "value of the followed field; its error is orthogonal to the curve", "p", True),
     replace(_EIGENVALUE, long_name=f"{_EIGENVALUE.long_name} among points with the branch's symmetries"),
     replace(_UNSTABLE, long_name=f"{_UNSTABLE.long_name}, among points with the branch's symmetries"),
     Variable(
@@ -219,7 +217,9 @@ OUTCOME_MEANINGS = tuple(outcome.name for outcome in Outcome)
 def _threshold(name: str, long_name: str, latex: str) -> tuple[Variable, Variable]:
     """A threshold, and the flag that says whether there is one."""
     status = rf"\mathrm{{status}}({latex})"
-    flag = Variable(f"{name}_status", (), f"whether there is a {name}", status, dtype="int8", meanings=OUTCOME_MEANINGS)
+    flag = Variable(
+        f"{name}_status", (), f"whether {name} was located, or why not", status, dtype="int8", meanings=OUTCOME_MEANINGS
+    )
     return Variable(name, (), long_name, latex, True), flag
 
 
@@ -349,15 +349,15 @@ HISTOGRAM_VARIABLES = (
     Variable("test_loss", _PER_STAGE, "cross-entropy per test token, at the stage's end", r"\mathcal{L}"),
     Variable("noisy_accuracy", (), "accuracy after the noise, before everything is trained", r"a_{\mathrm{noisy}}"),
     Variable(
-        "distance_sum", _PER_STAGE, "sum over the tensors of the norm of what the stage changed, noise included",
+        "distance_sum", _PER_STAGE, "sum over the tensors of the norm of the changes in the stage, noise included",
         r"\sum_k \Vert \Delta \theta_k \Vert",
     ),
     Variable(
-        "distance_l2", _PER_STAGE, "norm of what the stage changed, noise included", r"\Vert \Delta \theta \Vert"
+        "distance_l2", _PER_STAGE, "norm of the changes in the stage, noise included", r"\Vert \Delta \theta \Vert"
     ),
     Variable(
         "position_share", ("stage", "entries"),
-        "share of the variance of the attention matrices' entries that pairs of places explain", r"\eta_{\mathrm{pos}}",
+        "share of the variance of attention matrices' entries that pairs of positions explain", r"\eta_{\mathrm{pos}}",
         True,
     ),
     Variable(

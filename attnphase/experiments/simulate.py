@@ -52,40 +52,43 @@ def simulate(
     alpha : float or sequence of float
         Sample complexities; n = alpha d, rounded.
     start : str, sequence of str, sizes, or array
-        Where training starts: "semantic" (at the teacher; by default), "positional" (along the encodings), "uninformed"
-        (small random weights), "mixed" (rank 2: a column of each), an array (d, r) or (seeds, d, r), or sizes as of
-        `attnphase.flow`: "semantic=0.3,noise=0.6".  Of "bayes-gamp" "uninformed" (by default) or "informed".
-    dimension, seeds : int
-        d, one or a sequence of them, and the number of instances at every point of the grid.
+        Initial weights: "semantic" (the teacher; the default), "positional" (along the encodings), "uninformed" (random
+        entries of standard deviation 0.1), "mixed" (first column semantic, others positional), an array (d, r) or
+        (seeds, d, r), or sizes as in `attnphase.flow`: "semantic=0.3,noise=0.6".  For "bayes-gamp": "uninformed" (the
+        default) or "informed".
+    dimension : int or sequence of int
+        Dimension d of the tokens.
+    seeds : int
+        Number of instances at every point of the grid.
     optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "bayes-gamp", "sgd"}, optional
-        By default "lbfgs", or "fista" where the regulariser is not a ridge.
+        By default "lbfgs", or "fista" if the regulariser is not a ridge.
     seed : int
-        From which all random numbers follow.  The same instance is trained from every start.
+        Seed of all random numbers.  All starts train on the same instances.
     steps, tolerance, learning_rate, damping, trajectory, batch, channel : optional
-        As in ``experiments.settings.TrainingSettings``.  "sgd" sees n samples once, `batch` of them in a step.
+        As in ``experiments.settings.TrainingSettings``.  "sgd" uses each of n samples once, `batch` of them in a step.
     test_samples : int
         Fresh samples for the sampled test error; 0 for none.
     device, dtype : str
         "cpu" or "cuda"; "float64" or "float32".
     checkpoint, checkpoint_interval : path-like and float, optional
-        File that keeps what has been computed, from which the experiment goes on if it is there already, and seconds
-        between two writes of it.
+        File that saves the state; if it exists, the experiment continues from it. Seconds between two writes.
     progress : bool
-        Whether a bar with the loss and the time left is shown on standard error.
+        Show a bar with the loss and the remaining time on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Schema ``experiments``, of "bayes-gamp" ``posterior``: over start, dimension, alpha, seed, with a ``status``.
+        Kind ``experiments`` (for "bayes-gamp" ``posterior``): overlaps, losses, test errors and ``status`` of every run
+        over start, dimension, alpha and seed.
 
     Raises
     ------
     ProblemError
-        A wrong argument, or one that the problem does not allow.
+        An argument is wrong, or the problem does not allow it.
     ExperimentError
-        The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
+        A run does not fit into memory, the device does not exist, or the checkpoint cannot be used.
     CacheError
-        The cache folder of compiled code is not the user's own.
+        Other users can write to the cache folder of compiled code.
     MissingExtraError
         PyTorch is not installed.
     """

@@ -91,28 +91,27 @@ class ExplorePage:
 def explore(
     dataset: xr.Dataset, *, runs: xr.Dataset | None = None, thresholds: xr.Dataset | None = None
 ) -> ExplorePage:
-    """A page with a map of any variable over any two axes, and the curves through the point that is chosen.
+    """Make an interactive page: a map of any variable over any two axes, and the curves through a chosen point.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         A sweep, training runs, or the histogram task.
     runs : xarray.Dataset, optional
-        Training runs to be drawn beside the curves of a sweep, where these have the same fields; none of bayes-gamp,
-        which trains no student.
+        Training runs of the same problem, drawn with the curves of a sweep; not of bayes-gamp, which trains no student.
     thresholds : xarray.Dataset, optional
-        To be drawn over the map of a sweep.
+        Thresholds of the same problem, drawn over the map of a sweep.
 
     Returns
     -------
     ExplorePage
-        With `save`; the last value of a notebook's cell is shown.
+        ``save(path)`` writes one HTML file; a notebook shows the page.
 
     Raises
     ------
     DatasetError
-        A dataset does not follow the schema, is of a kind without axes, or has a single point; runs or thresholds are
-        of another problem than the sweep.
+        A dataset does not follow the schema, is of a kind without axes, or has a single point; or runs or thresholds
+        belong to another problem than the sweep.
     ProblemError
         An argument is of the wrong type.
     MissingExtraError

@@ -80,36 +80,41 @@ def _possible(alpha: float) -> bool:
 
 @dataclass(frozen=True)
 class SolverSettings:
-    """How a solve runs; none of it changes what is solved.
+    """Settings of the solver; the problem does not depend on them.
 
     Attributes
     ----------
     method : {"newton", "anderson", "damped"}
-        Iteration on the finer rules. "newton" starts from a coarse solution; the other two run from the start.
+        "newton" solves on a coarse rule and refines the nodes until the standard error is small enough; "anderson" and
+        "damped" iterate on one rule.
     tolerance : float
-        On the undamped relative residual.
+        Largest relative change of an order parameter under one undamped map, between 0 and 1.
     max_maps : int
-        Evaluations of the state-evolution map, all rules together, but for at most 30 of few points that lead nowhere.
-        When they are spent the best point is returned.
+        Largest number of evaluations of the state-evolution map, all rules together. At this limit the best point is
+        returned. Up to 30 maps with few nodes, whose result is not used, are not counted.
     max_nodes : int
-        Largest number of Sobol points, all replicates together.
+        Largest number of Sobol points, all replicates together, and of points of nets.
     threads : int or None
-        Threads for the local problems; None for all cores.
+        Threads for the local problems, at most 256; None for all cores.
     backend : {"numba"}
-        What solves the local problems: compiled code.
+        Compiled code, the only choice.
     stability : bool
-        Whether the replicon and the overlap gap are computed at the end; they are NaN otherwise.
+        Compute the replicon and the overlap gap at the end; they are NaN otherwise.
     identity : bool
-        Whether it is decided which branch an informed point is on; otherwise the point stays as the iteration left it,
-        "not decided".
+        Decide whether an informed point is on its branch; otherwise ``on_branch`` is "not decided".
     max_seconds : float or None
-        Wall-clock seconds for one point, compilation included; None for no limit. When they are over the best point
-        is returned, after the errors of its rule have been measured.
+        Wall-clock seconds for one point, compilation included; None for no limit. At this limit the best point is
+        returned, after the errors of its rule are computed.
 
     Raises
     ------
     ProblemError
-        A value is out of range; the message names it.
+        A value is of the wrong type or out of range; the message names it.
+
+    Examples
+    --------
+    >>> SolverSettings(tolerance=1e-6, stability=False).max_maps
+    1000
     """
 
     method: str = "newton"

@@ -49,12 +49,12 @@ __all__ = ["Derivation", "derive", "model_equations", "page_of"]
 
 @dataclass(frozen=True)
 class Derivation:
-    """The derived equations of one problem.  Notebooks show the Markdown.
+    """The derived equations of one problem; a notebook shows them.
 
     Attributes
     ----------
     problem : Problem
-        Whose equations they are.
+        The problem.
     latex : str
         A standalone document for pdflatex.
     markdown : str
@@ -95,18 +95,17 @@ def derive(
     Parameters
     ----------
     problem : Problem, optional
-        Its scores, weight tying and sizes select the model; what its numbers are stands in a section of the page.
-        Left out, the paper's problem.
+        Scores, weight tying, loss and regulariser determine the equations; a section of the page has the numbers.
+        By default the paper's problem.
     concrete : bool
-        Print for the problem's own number of tokens and ranks: sums are written out, rank 1 is printed without
-        matrices, and the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source
-        always has the problem's sizes.
+        Print the equations for the problem's own sizes: with sums written out, without matrices for rank 1, and with
+        the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source always has the
+        problem's sizes.
     limit : {"trained", "optimal", "flow"}
-        ``"trained"``: of the student that minimises the risk. ``"optimal"``: of a learner who knows the model and has
-        the posterior. ``"flow"``: of one-pass SGD and gradient flow. These two are the same for all problems that they
-        cover, and always for symbolic sizes.
+        ``"trained"``: the student that minimises the risk. ``"optimal"``: the Bayes-optimal learner. ``"flow"``:
+        one-pass SGD and gradient flow. The last two have the same equations for all problems, with symbolic sizes.
     progress : bool
-        Say on standard error what is being done, if it takes longer than a second.
+        Show the progress on standard error, if the call takes longer than a second.
 
     Returns
     -------
@@ -116,8 +115,8 @@ def derive(
     Raises
     ------
     ProblemError
-        `problem` is no problem, `concrete` neither true nor false, or `limit` none of these; the equations of a limit
-        do not cover the problem, or are asked to be `concrete`.
+        `problem` is no `Problem`, `concrete` is neither True nor False, or `limit` is unknown; the limit does not cover
+        the problem, or does not go with `concrete`.
 
     Examples
     --------

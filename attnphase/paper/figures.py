@@ -120,7 +120,7 @@ PAPER_FIGURES = {
         ),
         PaperFigure(
             "limits",
-            "Test errors along alpha beside what is possible",
+            "Test errors along alpha and the Bayes-optimal error",
             f"{_CURVES} Black: Bayes-optimal. (b) Test errors over the Bayes-optimal one. Dotted: thresholds.",
             (FigureSweep("", _PAPERS, _ALPHAS, {"teacher.omega": (OMEGA_OF_FIG2,)}),),
         ),

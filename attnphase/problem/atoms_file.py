@@ -128,7 +128,7 @@ def _header_places(file: str, header: list[str]) -> dict[str, list[int]]:
             raise ProblemError(
                 "tokens.spectrum",
                 f'tokens.spectrum: the header of {file} has the column "{name[:40]}" where only weight, variance_0,'
-                " position_0, mean_0, teacher_0 and their like may stand, each once.",
+                " position_0, mean_0, teacher_0 and the like with other numbers may stand, each once.",
             )
         found[key][entry] = index
     for key, entries in found.items():

@@ -70,9 +70,9 @@ class Teacher:
     causal
         Whether token a attends only to tokens b <= a.
     noise
-        Variance Δ of the labels' noise, from 0 to 1e6: what is learned from is T[k] + √Δ Z, where Z has
+        Variance Δ of the label noise, from 0 to 1e6: training labels are (T[k] + √Δ Z) x, where Z has
         independent standard normal entries for every sample, L by L as T; one number for L = 1. With the loss
-        ``"square"``, ``"logistic"`` or ``"hinge"`` it is the teacher's field that has it, k + √Δ z. Test errors are
+        ``"square"``, ``"logistic"`` or ``"hinge"`` the noise is added to the teacher's field, k + √Δ z. Test errors are
         those of labels without noise.
     prior
         The law of the entries of Q⋆ in the eigenbasis of the covariances, which are independent. ``"gaussian"``:

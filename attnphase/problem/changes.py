@@ -47,7 +47,8 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
             if not isinstance(entries, dict):
                 raise ProblemError(
                     name,
-                    f"{name} cannot be set, since the present {section}.{key} is no ready-made law.",
+                    f"{name} cannot be set, since the present {section}.{key} is no ready-made law:"
+                    f" give {section}.{key} as a table with a kind.",
                 )
             table = None if _is_named(section, own) else ready_made(name.rpartition(".")[0])
             if table is not None:

@@ -252,5 +252,5 @@ def _check_loss(problem: Sections) -> None:
                 if getattr(getattr(problem, section), key) != default:
                     raise ProblemError(
                         f"{section}.{key}",
-                        f'{section}.{key} does not go with loss.kind = "{kind}", which knows no attention: remove it.',
+                        f'{section}.{key} does not go with loss.kind = "{kind}", which has no attention: remove it.',
                     )

@@ -29,16 +29,16 @@ class Integration:
     Parameters
     ----------
     rule
-        ``"auto"``, ``"lines"`` (jumps located; also ``"split"``, for it splits the teacher's fields
-        where labels jump), ``"nets"`` (points for each value of the teacher's fields),
+        ``"auto"``, ``"lines"`` (locates jumps; ``"split"`` is another name, since it splits the teacher's
+        fields where labels jump), ``"nets"`` (points for each value of the teacher's fields),
         ``"gauss-hermite"``, ``"sobol"`` (scrambled points), or
         ``"published"``, the 144 nodes behind the paper's figures.
     standard_error
-        Relative standard error asked for on q, between 0 and 1.
+        Requested relative standard error of q, between 0 and 1.
     seed
         Seed of the scrambled points, 0 or more.
     nodes
-        Overrides the rule's own choice: for ``"gauss-hermite"`` the nodes in each dimension, from
+        Fixes the number of nodes: for ``"gauss-hermite"`` the nodes in each dimension, from
         1 to 256; for ``"lines"`` and ``"nets"`` those of each of the teacher's fields; for ``"sobol"``
         the points in each replicate, a power of two up to 2**24.
 

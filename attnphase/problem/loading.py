@@ -20,19 +20,19 @@ def load_problem(path: str | PathLike[str]) -> Problem:
     Parameters
     ----------
     path : path-like
-        The file, encoded in UTF-8; what it leaves out is the paper's. A file named as
-        ``tokens.spectrum`` or ``teacher.prior_values`` is looked for beside it.
+        The file, encoded in UTF-8; missing fields have the paper's values. If ``tokens.spectrum`` or
+        ``teacher.prior_values`` names a file, its path is relative to the folder of the problem file.
 
     Returns
     -------
     Problem
-        The checked problem.
+        The problem; all its values are checked.
 
     Raises
     ------
     ProblemError
-        The file cannot be read, is not TOML (the message has the line), has an unknown key, or a
-        wrong value. Every message begins with the file's name.
+        The file cannot be read, is not TOML (the message gives the line), or has an unknown key or a
+        wrong value. Every message begins with the name of the file.
     """
     path = arguments.path("path", path)
     file = str(path)

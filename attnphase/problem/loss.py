@@ -36,7 +36,7 @@ class Loss:
         matrices of ``width`` columns, ½‖T(k_Q) k_V - S(h_Q) h_V‖², where W = (Q|V) or (Q|K|V) and
         Q⋆ = (Q|V). ``"square"``: (h - k)²/2; ``"logistic"``: log(1 + exp(-sign(k) h)); ``"hinge"``:
         max(0, 1 - sign(k) h): these three are for one token and one column. ``"expression"``: the
-        user's own. All but the first two know no attention, and use no score, ω or mixing.
+        user's own. Only the first two use scores, ω and mixing.
     width
         For ``"values"``: columns of the value matrices, from 1 to 8; 1 if left out.
     expression
@@ -44,16 +44,17 @@ class Loss:
         teacher's ``k`` (L, t), the labels' ``noise`` (L, L) of variance ``teacher.noise``, the
         numbers ``c`` (L) of the tokens' clusters, from 0, and the products of the weights' columns,
         ``Q`` = WᵀW/d (r, r). ``h0_1`` is ``h[0, 1]``; of one entry, ``h`` is a number. Or a function
-        ``loss(h, k, noise, c, Q)`` of such arrays of SymPy symbols, which a problem calls once and
-        replaces by a formula. Finite for all fields, and falling more slowly
-        than their square; ``sign`` takes no field of the student, since the loss would jump.
+        ``loss(h, k, noise, c, Q)`` of such arrays, which the problem calls once, with SymPy symbols, and
+        replaces by the resulting formula. The loss must be finite for all fields and must not fall as
+        fast as minus their square. ``sign`` of the student's fields is refused, since the loss would
+        jump.
     parameters
         For ``"expression"``: numbers of the formula by name, such as ``{"beta": 2.0}``. Each can be
         swept, as ``loss.parameters.beta``.
     trained
-        Those of them that are trained together with the weights, with what is added to the objective
-        divided by d: a formula in the parameter, such as ``{"b": "0.02*b**2"}``, or ``"0"``. Training
-        begins at their values in ``parameters``.
+        Parameters that are trained together with the weights, and their penalties: formulas that are
+        added to the objective divided by d, such as ``{"b": "0.02*b**2"}``, or ``"0"``. Training begins
+        at their values in ``parameters``.
 
     Raises
     ------

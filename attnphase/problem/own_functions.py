@@ -123,19 +123,24 @@ def _printed_row(score: str, length: int, field: str) -> str:
 
 
 def register_score(name: str, row: Callable[..., Any]) -> None:
-    """Make a row function of the user's own known in this process, for ``student.score`` and ``teacher.score``.
+    """Give a row function a name, for ``student.score`` and ``teacher.score`` in this process.
 
     Parameters
     ----------
     name : str
-        A Python name that no shipped score has.
+        A Python name, other than those of the shipped scores.
     row : callable
-        Maps a list of SymPy logits to as many expressions, for any number of logits.
+        Maps a list of SymPy logits, of any length, to a list of as many expressions.
 
     Raises
     ------
     ProblemError
-        The name cannot be used, or `row` is not such a function; the sentence says why.
+        The name cannot be used, or `row` is not such a function; the message gives the reason.
+
+    Examples
+    --------
+    >>> from sympy import sqrt
+    >>> register_score("cosine", lambda logits: [z / sqrt(1 + sum(y**2 for y in logits)) for z in logits])
     """
     arguments.text("name", name, "a Python name")
     arguments.function("row", row)
@@ -239,7 +244,7 @@ def _check_trained(name: str, penalty: str, expression: str) -> None:
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     if kinks.has_kink(formula, [symbol]) or formula.has(functions.Sign, functions.Step):
-        raise ProblemError(field, f"{field} has a kink or a jump, where no curvature leads on: smooth it.")
+        raise ProblemError(field, f"{field} has a kink or a jump, but needs a second derivative everywhere: smooth it.")
     pole = bounds.singular_point([formula], [symbol])
     if pole is not None:
         raise ProblemError(
@@ -289,8 +294,8 @@ def _check_finite(
     if pole is not None:
         raise ProblemError(
             field,
-            f"{field} must be a finite number for all fields, but is none at {_shown({**at, **pole}, short)}: keep its"
-            " denominators, and the arguments of its logarithms and roots, above zero.",
+            f"{field} must be a finite number for all fields, but is not finite at {_shown({**at, **pole}, short)}:"
+            " keep its denominators, and the arguments of its logarithms and roots, above zero.",
         )
 
 

@@ -50,15 +50,14 @@ _REPR_FIELDS = 6  # fields that a problem's line shows
 @toml_table("")
 @dataclass(frozen=True, config=CONFIG)
 class Problem(Sections):
-    """A whole problem; what is left out is the paper's.
+    """A problem; fields that are left out have the paper's values. docs/problem.md describes all fields.
 
-    Two defaults follow the number of tokens L. The mixing matrix is the paper's
-    ((.6, .4), (.4, .6)) for L = 2 and uniform, 1/L, otherwise. The encodings are the paper's
-    opposite ones for L = 2; for L > 2 they are their generalisation, the corners of a simplex
-    around the origin: unit norms and products -1/(L-1), under ``kind = "gram"``; for L = 1, where
-    there is no position to tell, ``"none"``. Both are filled in, so that a default left out and the
-    same value written out make equal problems. Where the atoms of ``tokens.spectrum`` have the
-    encodings, ``positions.kind`` is ``"spectrum"``.
+    Two defaults depend on the number of tokens L. The mixing matrix A is the paper's
+    ((.6, .4), (.4, .6)) for L = 2, and uniform, 1/L, otherwise. The encodings are the paper's
+    opposite ones for L = 2. For L > 2 they are the corners of a simplex around the origin, with unit
+    norms and products -1/(L-1), as ``kind = "gram"``. For L = 1 there are none. If the atoms of
+    ``tokens.spectrum`` contain the encodings, ``positions.kind`` is ``"spectrum"``. Both defaults are
+    filled in, so that a problem does not depend on whether they are written out.
 
     Parameters
     ----------
@@ -68,11 +67,16 @@ class Problem(Sections):
     Raises
     ------
     ProblemError
-        A value is wrong in itself or does not go with another.
+        A value is wrong, or two values do not go together.
 
     Notes
     -----
-    The setting of Figure 2 of arXiv:2402.03902 is ``Problem()``.
+    ``Problem()`` is the setting of Figure 2 of arXiv:2402.03902.
+
+    Examples
+    --------
+    >>> Problem(tokens={"length": 3}, regularizer={"strength": 0.1}).teacher.mixing[0]
+    (0.3333333333333333, 0.3333333333333333, 0.3333333333333333)
     """
 
     # fields that nobody gave, so that they follow the length in `with_fields`
@@ -93,7 +97,7 @@ class Problem(Sections):
 
     @property
     def imports(self) -> dict[str, str]:
-        """Fields whose function is that of a module, with what they name as "module:function"."""
+        """Fields that name a function of a module, and the name as "module:function"."""
         named = {}
         if self.loss.has_attention:
             named = {"teacher.score": self.teacher.score, "student.score": self.student.score}
@@ -101,12 +105,12 @@ class Problem(Sections):
         return {name: value for name, value in named.items() if ":" in value}
 
     def require_functions(self) -> None:
-        """Refuse functions of modules that nobody but data asks for, before they are looked up; see ``DataProblem``.
+        """Refuse functions of modules that only a dataset names, before they are looked up; see ``DataProblem``.
 
         Raises
         ------
         ProblemError
-            Naming the field and what to do.
+            The message names the field and the remedy.
         """
 
     @property
@@ -182,10 +186,9 @@ class Problem(Sections):
         Returns
         -------
         dict
-            ``{"tokens": {"kind": "gaussian", …}, …}``, with the defaults filled in, but without the
-            keys that have no value and those that a plain problem does not need: temperatures of 1,
-            masks that are not there, a ridge of 0, the loss if it is the paper's, and metrics if there
-            are none.
+            ``{"tokens": {"kind": "gaussian", …}, …}``, with the defaults filled in. Keys are left out
+            if they have no value or have no effect: temperatures of 1, masks that are off, a ridge of 0,
+            the paper's loss, and an empty table of metrics.
         """
         data = {name: as_plain_dict(getattr(self, name)) for name in sections()}
         if self.loss == Loss():
@@ -201,7 +204,7 @@ class Problem(Sections):
         Parameters
         ----------
         data : mapping
-            Sections by name; what is missing is the paper's.
+            Sections by name; missing fields have the paper's values.
 
         Raises
         ------
@@ -226,32 +229,32 @@ class Problem(Sections):
         Parameters
         ----------
         text : str
-            The TOML; what is missing is the paper's.
+            The TOML; missing fields have the paper's values.
 
         Raises
         ------
         ProblemError
-            It is not a text, not TOML, a key is unknown, or a value is wrong.
+            `text` is not a text or not TOML, a key is unknown, or a value is wrong.
         """
         return cls.from_dict(parse_toml(arguments.text("text", text, "a problem as TOML text")))
 
     @staticmethod
     def from_data(text: str, digest: str) -> DataProblem:
-        """Make a problem from the TOML that came with data, which nobody vouches for.
+        """Make a problem from the TOML of a dataset, without trust in it.
 
-        Unlike `from_toml` it imports no module and opens no file, whatever the text names.
+        Unlike `from_toml`, this imports no module and opens no file that the text names.
 
         Parameters
         ----------
         text : str
-            As `to_toml` wrote it.
+            TOML from `to_toml`.
         digest : str
-            The `hash` that came with it.
+            The `hash` of the problem, from the same dataset.
 
         Raises
         ------
         ProblemError
-            The hash belongs to another text (the error's field is then ``problem_hash``), or this is no problem.
+            The hash is that of another text (the error's field is then ``problem_hash``), or the text is no problem.
         """
         if digest_of(text) != digest:
             raise ProblemError("problem_hash", "The problem's hash belongs to another problem.")
@@ -260,21 +263,21 @@ class Problem(Sections):
     def with_fields(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Self:
         """Return a copy in which some fields have new values.
 
-        Defaults that nobody gave follow a new length. Of two fields that exclude each other
-        (``tokens.sigma`` and ``tokens.spectrum``; ``positions.gram`` and another
-        ``positions.kind``), the new one displaces the old, and a new kind displaces what belongs to
-        the old one.
+        Defaults that depend on the number of tokens follow a new ``tokens.length``. If two fields
+        exclude each other (``tokens.sigma`` and ``tokens.spectrum``; ``positions.gram`` and another
+        ``positions.kind``), the new one replaces the old one. A new kind removes the keys of the old
+        kind.
 
         Parameters
         ----------
         values, **named : mapping, optional
             New values by the field's name in the TOML, such as ``{"teacher.omega": 0.2}`` or
-            ``{"tokens.law.probability": 0.7}``; None takes a field back to its default.
+            ``{"tokens.law.probability": 0.7}``; None restores the default.
 
         Raises
         ------
         ProblemError
-            A field is unknown, or a value is wrong; or `values` is no mapping.
+            A field is unknown, a value is wrong, or `values` is no mapping.
 
         Examples
         --------
@@ -293,7 +296,7 @@ class Problem(Sections):
 
     @property
     def hash(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of `to_toml`: equal for equal problems."""
+        """First 16 hexadecimal digits of the SHA-256 of `to_toml`; equal problems have the same."""
         return digest_of(self.to_toml())
 
     def __repr__(self) -> str:

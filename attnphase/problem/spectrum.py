@@ -37,8 +37,8 @@ __all__ = ["SpectrumAtom", "SpectrumLaw", "read_spectrum"]
 class SpectrumAtom:
     """A fraction of the common eigen-directions e_i on which every covariance has one eigenvalue.
 
-    The optional keys give the point of the other vectors' projections there. What an atom leaves
-    out is Gaussian on it, with the products that the problem's other fields give.
+    The optional keys give the projections of encodings, means and teacher on these directions. Vectors
+    that are left out have Gaussian projections, with the products that other fields of the problem give.
 
     Parameters
     ----------

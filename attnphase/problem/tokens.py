@@ -79,13 +79,13 @@ class Tokens:
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
     density
         A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters: the density
-        of k given c, relative to the Gaussian one that k has otherwise. Given k, the rest of the
-        tokens is as it is. Its mean must be 1 for every choice of clusters, which is checked when
-        the problem is solved.
+        of k given c, divided by the Gaussian density. The tokens change only along the teacher's
+        weights. The mean of the formula over the Gaussian k must be 1 for every choice of clusters,
+        which is checked when the problem is solved.
     spectrum
         The joint spectral measure of the covariances: atoms whose weights sum to 1, a ready-made
         law, or the name of a CSV file of atoms (see `attnphase.spectrum.read_csv`), which is read
-        when the tokens are made.
+        when the problem is made.
 
     Raises
     ------

@@ -46,7 +46,9 @@ def parse_toml(text: str) -> dict[str, Any]:
         )
     values = sum(map(text.count, ",=["))
     if values > _MOST_VALUES + _VALUES_OF_ATOM * atoms:
-        raise ProblemError("problem", f"The TOML holds about {values} values, more than any problem has.")
+        raise ProblemError(
+            "problem", f"The TOML has about {values} values, more than any problem needs: check the file."
+        )
     try:
         if text.count(".") > values + _MOST_DOTS:  # names in names without end take the parser hours
             raise RecursionError

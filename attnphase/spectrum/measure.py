@@ -35,26 +35,31 @@ class Spectrum:
     gamma : (P, A) array
         Eigenvalues of the sites' covariances.
     mean : (A, P + t) array
-        Of ``(tau_1, ..., tau_P, pi_1, ..., pi_t)``, with ``tau_s = sqrt(d) e_i^T (mu_s + p_l)`` and
+        Mean of ``(tau_1, ..., tau_P, pi_1, ..., pi_t)``, with ``tau_s = sqrt(d) e_i^T (mu_s + p_l)`` and
         ``pi = Q_star^T e_i``.
     covariance : (A, P + t, P + t) array
-        Likewise; zero where an atom is a point.
+        Covariance of the same vector; zero for an atom that is a point.
     teacher_means : (P, t) array
         ``m_star_s = Q_star^T mu_s / sqrt(d)``.
     point_positions : (A, L) array or None
-        ``sqrt(d) e_i^T p_l``, where the atoms have the encodings.
+        ``sqrt(d) e_i^T p_l``, if the atoms contain the encodings.
     point_means : (A, P) array or None
-        ``sqrt(d) e_i^T mu_s``, where the atoms have the clusters' means.
+        ``sqrt(d) e_i^T mu_s``, if the atoms contain the clusters' means.
     law : EntryLaw or None
-        Of the entries of pi, where it is not Gaussian: independent of one another and of tau. Mean and covariance are
-        those of this law.
+        Law of the entries of pi, if it is not Gaussian. They are independent of one another and of tau, and `mean` and
+        `covariance` are those of this law.
 
     Raises
     ------
     SpectrumError
-        The shapes do not go together, or a number is not finite.
+        Shapes do not agree, or a number is not finite.
     ProblemError
-        `law` is no such law.
+        `law` is no `EntryLaw`.
+
+    Examples
+    --------
+    >>> Spectrum.two_level((0.3, 0.6), fraction=0.4).weights
+    array([0.4, 0.6])
     """
 
     weights: Array
@@ -88,14 +93,14 @@ class Spectrum:
 
     @classmethod
     def of(cls, problem: Problem) -> Spectrum:
-        """The measure of a problem.
+        """Return the measure of a problem.
 
-        Encodings, clusters' means and teacher are independent of the eigenvectors unless the atoms say otherwise.
+        Encodings, clusters' means and teacher are independent of the eigenvectors unless the atoms contain them.
 
         Raises
         ------
         ProblemError
-            `problem` is none.
+            `problem` is no `Problem`.
         """
         arguments.instance("problem", problem, Problem)
         weights, variances = problem.spectrum_atoms()
@@ -180,14 +185,14 @@ class Spectrum:
 
     @property
     def site_shares(self) -> Array:
-        """What every site's V_hat has of a matrix added to lambda, (P,): once, on average over the atoms."""
+        """Shares (P,): ``share_s M`` added to each ``V_hat_s`` adds M to ``sum_s gamma_s V_hat_s`` on average."""
         return 1 / (self.sites * self.site_variances)
 
     def points(self) -> tuple[Array, Array, Array, Array]:
-        """Point atoms with the same second moments of (tau, pi) given gamma, all that the ridge needs.
+        """Return point atoms with the same second moments of (tau, pi) given gamma, which are all that the ridge needs.
 
-        Every atom becomes P + t points, the columns of a matrix root of its second moments; where all atoms are points
-        already, they stay.
+        Every atom becomes P + t points: the columns of a matrix root of its second moments. If all atoms are points,
+        they are returned.
 
         Returns
         -------
@@ -210,27 +215,33 @@ class Spectrum:
 
     @classmethod
     def from_matrices(cls, covariances: Any, positions: Any = None, teacher: Any = None, means: Any = None) -> Spectrum:
-        """The measure of finite matrices: one point atom for every common eigenvector.
+        """Return the measure of finite matrices: one point atom for every common eigenvector.
 
         Parameters
         ----------
         covariances : sequence of (d, d) arrays
-            One for every token; for mixture tokens a sequence of those of its clusters. All must commute.
+            One matrix for every token, or for mixture tokens a sequence with one for each cluster. All must commute.
         positions : (L, d) array, optional
-            Encodings, of norm O(1); zero if left out.
+            Encodings p_l, with norms of order 1 (``tau = sqrt(d) e_i^T p_l``); zero by default.
         teacher : (d, t) array, optional
-            Entries O(1); one column independent of everything else if left out.
+            Teacher's weights, with entries of order 1; by default one column that is independent of everything else.
         means : sequence of (d,) arrays, optional
-            Clusters' means, of norm O(1), in the structure of `covariances`.
+            Clusters' means, with norms of order 1, in the structure of `covariances`.
 
         Raises
         ------
         SpectrumError
-            A matrix is not a covariance, shapes differ, or two do not commute; the sentence says by how much.
+            A matrix is not a covariance, shapes differ, or two matrices do not commute; the message says by how much.
 
         Notes
         -----
-        `atoms` makes the field ``tokens.spectrum`` of a problem of the result.
+        ``Spectrum.from_matrices(…).atoms()`` is a value of the field ``tokens.spectrum``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Spectrum.from_matrices([np.diag([0.2, 0.3]), np.diag([0.3, 0.2])]).gamma.shape
+        (2, 2)
         """
         return cls(*point_atoms(covariances, positions, teacher, means))
 
@@ -238,16 +249,16 @@ class Spectrum:
     def isotropic(
         cls, variance: float | Sequence[float] = 0.25, *, length: int = 2, positions: Any = None, teacher_rank: int = 1
     ) -> Spectrum:
-        """Equal eigenvalues.
+        """Return the measure of isotropic covariances.
 
         Parameters
         ----------
         variance : float or sequence of float
-            The eigenvalue, for all tokens or for each.
+            Eigenvalue σ² of the covariance, for all tokens or one for each.
         length : int
             Number of tokens L.
         positions : (L, L) array, optional
-            Products p_l . p_k of the encodings; left out, those of `Problem`.
+            Products p_l . p_k of the encodings; by default those of `Problem`.
         teacher_rank : int
             Number t of the teacher's columns.
 
@@ -270,7 +281,10 @@ class Spectrum:
         positions: Any = None,
         teacher_rank: int = 1,
     ) -> Spectrum:
-        """Eigenvalues in proportion to ``i^-exponent``, i = 1..atoms, with mean `variance`; see `isotropic`."""
+        """Return the measure of eigenvalues proportional to ``i^-exponent``, i = 1..atoms, with mean `variance`.
+
+        Other parameters and errors are those of `isotropic`.
+        """
         law = SpectrumLaw(kind="power-law", exponent=exponent, variance=cast("Any", variance), atoms=atoms)
         return cls._ready_made(law, length, positions, teacher_rank)
 
@@ -284,7 +298,10 @@ class Spectrum:
         positions: Any = None,
         teacher_rank: int = 1,
     ) -> Spectrum:
-        """The first eigenvalue on a share `fraction` of the directions, the second on the rest; see `isotropic`."""
+        """Return the measure with the first eigenvalue on a share `fraction` of the directions, the second on the rest.
+
+        Other parameters and errors are those of `isotropic`.
+        """
         law = SpectrumLaw(kind="two-level", variances=variances, fraction=fraction)
         return cls._ready_made(law, length, positions, teacher_rank)
 
@@ -295,9 +312,9 @@ class Spectrum:
         return cls.of(Problem(tokens=tokens, positions=encodings, teacher=Teacher(rank=teacher_rank)))
 
     def atoms(self) -> list[dict[str, Any]]:
-        """The field ``tokens.spectrum`` as plain tables.
+        """Return the measure as a value of the field ``tokens.spectrum``: a list of tables.
 
-        What is Gaussian on the atoms is left out: other fields of the problem give its products.
+        Vectors that are Gaussian on the atoms are left out; other fields of the problem give their products.
         """
         count = self.sites
         optional = {"positions": self.point_positions, "means": self.point_means}
@@ -310,19 +327,19 @@ class Spectrum:
         ]
 
     def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write `atoms` to a file that ``tokens.spectrum`` can name.
+        """Write `atoms` to a CSV file that ``tokens.spectrum`` can name.
 
         Parameters
         ----------
         path : path-like
-            An existing file is replaced.
+            The file; an existing one is replaced.
 
         Raises
         ------
         DatasetError
             The file cannot be written.
         ProblemError
-            `path` is no path.
+            `path` is not a path.
         """
         write_atoms(arguments.path("path", path), self.atoms())
 

@@ -165,26 +165,20 @@ def plan_sweep(
     Parameters
     ----------
     problem : Problem
-        What the grid does not vary.
-    alpha, omega : float or sequence of float
-        As of `sweep`.
-    branches : str or sequence of str
-        As of `sweep`.
-    fields : mapping, optional
-        As of `sweep`.
-    settings : SolverSettings, optional
-        As of `sweep`.
+        Gives all fields that the grid does not vary.
+    alpha, omega, branches, fields, settings : optional except alpha
+        As for `sweep`.
     blocks : int
-        How many; each has at least one line.
+        Number of blocks, at most the number of lines.
     folder : path-like
-        Is made if it is not there.  Finished lines that are in it stay, and those that fit are taken up.
+        Folder of the plan, created if it does not exist.  Finished lines in it stay, and fitting ones are used.
     force : bool
-        Replace the plan of another sweep, or of another number of blocks.
+        Replace another plan in the folder.
 
     Returns
     -------
     Plan
-        Which lines each block has, and what they are estimated to take.
+        ``blocks``, the lines of each block, and ``seconds``, the estimated processor time of each.
 
     Raises
     ------
@@ -213,25 +207,25 @@ def plan_sweep(
 def run_block(
     folder: str | os.PathLike[str], block: int, *, workers: int | None = None, progress: bool = False
 ) -> dict[str, xr.Dataset]:
-    """Solve a block of a plan; what is finished of it is not computed again.
+    """Solve the lines of a block of a plan that are not finished yet.
 
-    While another process solves the same block, this one waits for it.
+    If another process is solving the same block, this one waits for it.
 
     Parameters
     ----------
     folder : path-like
-        With the plan.
+        Folder of the plan.
     block : int
-        From 1 on.
+        Number of the block, from 1.
     workers : int, optional
-        Processes; one for every core by default.  With 1, everything runs in this process.
+        Number of processes; by default one for each core.  With 1, everything runs in this process.
     progress : bool
         Show a bar with rate and remaining time on standard error.
 
     Returns
     -------
     dict of str to xarray.Dataset
-        The block's lines over alpha, by the branch and the swept fields as words.
+        Lines of the block over alpha; a key names branch and field values, such as "semantic, teacher.omega = 0.3".
 
     Raises
     ------
@@ -258,12 +252,12 @@ def run_block(
 def merge_blocks(
     folder: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, force: bool = False
 ) -> xr.Dataset:
-    """The result of a plan whose blocks are all finished: that of the sweep in one go, bit for bit.
+    """Merge the finished blocks of a plan into the dataset that one sweep would give, bit for bit.
 
     Parameters
     ----------
     folder : path-like
-        With the plan and the finished lines, which stay.
+        Folder of the plan and the finished lines; it is not changed.
     output : path-like, optional
         netCDF file for the result.
     force : bool
@@ -272,15 +266,15 @@ def merge_blocks(
     Returns
     -------
     xarray.Dataset
-        As of `sweep`.
+        As from `sweep`.
 
     Raises
     ------
     ProblemError
         An argument is wrong.
     DatasetError
-        There is no plan of this program; a block is missing, unfinished, damaged or not of this plan, which the message
-        names; or the output cannot be written.
+        The folder has no plan of this version; a block is missing, unfinished, damaged or of another plan (the message
+        names it); or the output cannot be written.
     """
     force, target = arguments.flag("force", force), None if output is None else arguments.path("output", output)
     path = check_plan(folder)

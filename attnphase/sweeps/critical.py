@@ -33,26 +33,25 @@ def thresholds(
     on_step: Callable[[], None] | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """Thresholds of the phase diagram, with standard errors.
+    """Locate thresholds of the phase diagram, with standard errors.
 
-    ``alpha_c``: the training losses of the semantic and the positional branch cross. ``alpha_l``: the test error of the
-    semantic branch falls below that of the linear baseline. Both are sought between points of the
-    branches, inside the range. With `transitions` also ``spinodal_semantic`` and
-    ``spinodal_positional``, where a branch begins at a fold, and ``onset_theta`` and ``onset_m``, where the order
-    parameter grows continuously from the uninformed point.
+    At ``alpha_c`` the training losses of the semantic and the positional branch cross. At ``alpha_l`` the test error of
+    the semantic branch falls below that of the linear predictor. With `transitions`, a branch begins at a fold at
+    ``spinodal_semantic`` and ``spinodal_positional``, and the order parameter grows continuously from the uninformed
+    point above ``onset_theta`` and ``onset_m``.
 
     Parameters
     ----------
     problem : Problem
-        Its ``teacher.omega``, or the field of `fields`, is replaced.
+        The values of `omega` or `fields` replace its own.
     omega : float or sequence of float, optional
         Distinct, from 0 to 1; the problem's own by default.
     alpha : (float, float), optional
-        Range searched; by default 0.2 to 3, and 0.01 to 3 for the transitions.
+        Range of the search; by default 0.2 to 3, and 0.01 to 3 for the transitions.
     fields : mapping, optional
-        Instead of `omega`: one field of the problem by its name in the TOML, and its values.
+        Another field than omega, by its name in the TOML, and its values.
     transitions : bool
-        Whether spinodals and onsets are located too, which takes about twice as long.
+        Locate spinodals and onsets too, which takes about twice as long.
     settings : SolverSettings, optional
     on_step : callable, optional
         Called after each value.
@@ -62,8 +61,8 @@ def thresholds(
     Returns
     -------
     xarray.Dataset
-        Each threshold ``x`` over ``omega``, or the field, with ``x_stderr`` and the flag ``x_status``: NaN where there
-        is none, and the flag says why. Its attribute ``comment`` has the reasons in words.
+        Each threshold ``x`` over ``omega`` or the other field, with ``x_stderr`` and the flag ``x_status``. A missing
+        threshold is NaN; the flag gives the reason, and its attribute ``comment`` the reason in words.
 
     Raises
     ------

@@ -38,8 +38,8 @@ def follow(
 ) -> xr.Dataset:
     """Follow a branch along one field, through folds and onto its unstable part.
 
-    All points are under one integration rule. A deterministic one is as fine as the error asked for needs at the start;
-    of Sobol points there are 1024 in each replicate, unless the problem says how many.
+    All points share one integration rule. ``lines`` and ``gauss-hermite`` are refined until the requested error is
+    reached at the start. ``sobol`` has 1024 points in each replicate, unless ``integration.nodes`` is set.
 
     Parameters
     ----------
@@ -49,27 +49,28 @@ def follow(
     between : (float, float)
         Range of the field.
     alpha : float, optional
-        Sample complexity n/d, where another field is followed.
+        Sample complexity n/d, if `field` is another field.
     branch : {"semantic", "positional", "uninformed", "mixed"}
     start : float, Overlaps or BranchPoint, optional
-        The field's value where the curve starts: by default the upper end of the range for alpha, and the problem's own
-        value, or the end of the range next to it, for another field. Or a point near a fixed point there, which need
-        not be stable.
+        Value of the field at which the curve starts. For alpha the default is the upper end of the range; for another
+        field it is the problem's own value, or the nearest end of the range. Or a point near a fixed point at this
+        default, which need not be stable.
     settings : SolverSettings, optional
     progress : bool
-        Show on standard error how far it is.
+        Show the progress on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Over ``arclength``; ``unstable_directions`` marks what is unstable, and ``turn`` the folds.
+        Variables of points over ``arclength``. ``unstable_directions`` is above 0 at unstable points, and ``turn``
+        marks folds.
 
     Raises
     ------
     ProblemError
-        An argument is wrong, or there is no such branch at the start; the message names it.
+        An argument is wrong, or the branch does not exist at the start; the message names it.
     NotFoundError
-        Whether there is such a branch at the start is not decided.
+        It is not decided whether the branch exists at the start.
     """
     arguments.instance("problem", problem, Problem)
     branch = arguments.word("branch", branch, BRANCHES)
@@ -105,27 +106,29 @@ def solutions(
     settings: SolverSettings | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """All fixed points that can be found at one sample complexity, stable or not, by rising training loss.
+    """Find all fixed points at one sample complexity, stable or not, in order of increasing training loss.
 
-    From every branch's informed start and from random ones; each search goes on with what is known deflated. Solutions
-    that differ by an exact symmetry of the problem are one.
+    Searches begin at the informed start of every branch and at random starts; deflation keeps them away from known
+    solutions. Solutions that differ by an exact symmetry of the problem count once. No search proves that there are no
+    others.
 
     Parameters
     ----------
     problem : Problem
     alpha : float
+        Sample complexity n/d.
     starts : int
-        Random ones.
+        Number of random starts.
     seed : int
-        From which they follow.
+        Seed of the random starts.
     settings : SolverSettings, optional
     progress : bool
-        Show on standard error how far it is.
+        Show the progress on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Over ``solution``; the coordinate ``branch`` says which order parameters a solution has.
+        Variables of points over ``solution``; the coordinate ``branch`` names the order parameters that do not vanish.
 
     Raises
     ------

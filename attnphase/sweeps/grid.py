@@ -85,59 +85,60 @@ def sweep(
     force: bool = False,
     progress: bool = False,
 ) -> xr.Dataset:
-    """Solve a problem on a grid.
+    """Solve a problem on a grid of branches, field values and sample complexities.
 
     Parameters
     ----------
     problem : Problem
-        What the grid does not vary.
+        Gives all fields that the grid does not vary.
     alpha : float or sequence of float
-        Sample complexities, positive and distinct.
+        Sample complexities n/d, positive and distinct.
     omega : float or sequence of float, optional
-        Values of the field ``teacher.omega``.
+        Values of the field ``teacher.omega``; by default the problem's own.
     branches : str or sequence of str
         Among "semantic", "positional", "uninformed", "mixed".
     fields : mapping, optional
-        Values of further fields of the problem, by their name in the TOML: numbers, words or truth values.
+        Values of further fields of the problem, by their name in the TOML: numbers, words or truth values. Fields that
+        change the sizes of the order parameters are refused.
     settings : SolverSettings, optional
-        How every point is solved.
+        Settings for every point.
     refine : bool
-        Solve only where a boundary passes, and a coarse lattice of the rest, which is ``not_computed``: where training
-        losses of two branches cross, a branch passes the linear predictor or merges with the uninformed point.
+        Solve a coarse lattice, and all points next to a boundary: where training losses of two branches cross, or a
+        branch crosses the linear predictor or merges with the uninformed point. Other points are ``not_computed``.
     workers : int, optional
-        Processes; one for every core by default.  With 1, everything runs in this process, as by default where the
-        main program is no file: a script from standard input.  They are started afresh (``spawn``), so a script must
+        Number of processes; by default one for each core, or 1 if the main program is a script from standard input.
+        With 1, everything runs in this process.  New processes import the main program (``spawn``), so a script must
         call this under ``if __name__ == "__main__":``.
     scheduler : str, optional
         Address of a live Dask cluster, such as "tcp://10.0.0.1:8786", whose workers solve the lines instead.
     shard : str, optional
-        "K/N": solve the K-th of N shares of equal estimated cost, whose lines are kept in ``<output>.parts/``; the
-        others are ``not_computed``.  When all are solved, the same call with `resume` instead writes the output.
+        "K/N": solve the K-th of N shares of equal estimated cost, and keep its lines in ``<output>.parts/``; other
+        points are ``not_computed``.  When all shares are solved, the same call with `resume` instead writes the output.
     output : path-like, optional
-        netCDF file for the result.  Finished lines lie in ``<output>.parts/`` until it is written.
+        netCDF file for the result.  Finished lines are kept in ``<output>.parts/`` until it is written.
     resume : bool or "fitting"
-        True: take up the finished lines of this sweep, which was interrupted; an output that holds it already is
-        returned as it is.  "fitting": take up what fits of another sweep to the same output too; other lines stay.
+        True: use the finished lines of this sweep, if it was interrupted; a finished output is returned as it is.
+        "fitting": use fitting lines of another sweep to the same output too; its other lines stay.
     force : bool
-        Replace an existing output, and without `resume` discard finished lines.
+        Replace an existing output, and without `resume` remove finished lines.
     progress : bool
         Show a bar with rate and remaining time on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Dimensions branch, omega, further fields, alpha; see ``docs/schema.md``.
+        The variables of `solve` over branch, omega, further fields and alpha; see ``docs/schema.md``.
 
     Raises
     ------
     ProblemError
         An argument or a swept value is wrong.
     DatasetError
-        The output cannot be written; or finished lines lie beside it that are of another sweep or not asked for.
+        The output cannot be written, or ``<output>.parts/`` contains lines of another sweep, or lines without `resume`.
     SweepError
         A line failed, workers died three times, or the scheduler cannot be reached.
     MissingExtraError
-        A scheduler is given, and dask.distributed is not installed.
+        A scheduler is given, but dask.distributed is not installed.
     """
     if scheduler is None:
         check_caller("sweep", workers)

@@ -31,9 +31,9 @@ def sensitivity(
     settings: SolverSettings | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """Solve a problem, and differentiate everything measured in alpha or one of its fields.
+    """Solve a problem, and differentiate overlaps and metrics with respect to alpha or a field.
 
-    The derivatives are total: they hold along the branch, by the implicit function theorem at the fixed point.
+    The derivatives are total derivatives along the branch, by the implicit function theorem at the fixed point.
 
     Parameters
     ----------
@@ -45,13 +45,14 @@ def sensitivity(
         "alpha", or a field of the problem that is one real number, by its name in the TOML.
     settings : SolverSettings, optional
     progress : bool
-        Show on standard error how far it is.
+        Show the progress on standard error.
 
     Returns
     -------
     xarray.Dataset
-        As `attnphase.solve` returns it, with the derivative ``d_x`` and its standard error ``d_x_stderr`` for each
-        overlap and metric ``x``; NaN at a point that has not converged, and where the map has no neighbours.
+        The dataset of `attnphase.solve`, with the derivative ``d_x`` and its standard error ``d_x_stderr`` for each
+        overlap and metric ``x``. They are NaN at a point that did not converge, or if the map cannot be evaluated next
+        to it.
 
     Raises
     ------
@@ -77,10 +78,10 @@ def tune(
     settings: SolverSettings | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """The value of a field that minimises a metric of a branch, along alpha.
+    """Find the value of a field that minimises a metric of a branch, for each alpha.
 
-    Each branch is traced once over the range. The optimum is the root of the metric's total derivative, or where the
-    range or a branch ends, or two branches cross. Two extrema between neighbouring points of a trace are not seen.
+    Each branch is traced once over the range. The optimum is a root of the metric's total derivative, an end of the
+    range or of a branch, or a crossing of two branches. Two extrema between neighbouring points of a trace are missed.
 
     Parameters
     ----------
@@ -92,9 +93,9 @@ def tune(
     alpha : float or sequence of float
         Sample complexities n/d.
     branch : {"semantic", "positional", "uninformed", "mixed", "lowest"}
-        "lowest" is at each value of the field the branch of lowest training loss.
+        "lowest": the branch of lowest training loss, at each value of the field.
     between : (float, float), optional
-        Range of the field; by default from a hundredth of its own value to a hundredfold.
+        Range of the field; by default from 1/100 to 100 times the problem's value.
     settings : SolverSettings, optional
     progress : bool
         Show a bar on standard error.
@@ -102,7 +103,7 @@ def tune(
     Returns
     -------
     xarray.Dataset
-        Over ``alpha``: the optimum, the metric there, and the flag ``status``, which says where in the range it lies.
+        Over ``alpha``: the optimum, the metric there, and the flag ``status``, which tells where the optimum lies.
 
     Raises
     ------

@@ -133,7 +133,7 @@ def test_sound_losses_pass(text):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1/(h - 1)", "must be a finite number for all fields, but is none at h = 1"),
+        ("1/(h - 1)", "must be a finite number for all fields, but is not finite at h = 1"),
         ("-(h - k)**2", "falls without bound, at least as the square of the fields: at h = 100, k = "),
     ],
 )

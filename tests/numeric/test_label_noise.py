@@ -124,7 +124,7 @@ def test_rules_have_dimensions_for_the_noise():
         ),
         (
             {**ONE_TOKEN, "loss.kind": "expression", "loss.expression": "(h - k)**2/(1 + noise)"},
-            "loss.expression must be a finite number for all fields, but is none at",
+            "loss.expression must be a finite number for all fields, but is not finite at",
         ),
     ],
 )

@@ -249,7 +249,7 @@ def test_compared_metrics_have_one_formula():
         ({"x": "h9_0"}, "metrics.x", 'unknown name "h9_0": the names are h, k, noise, h0_0, h1_0, k0_0'),
         ({"x": "h0_0 +"}, "metrics.x", "is not a formula"),
         ({"x": "erf(h0_0)"}, "metrics.x", 'unknown function "erf"'),
-        ({"x": "log(h0_0**2)"}, "metrics.x", "must be a finite number for all fields, but is none at h0_0 = 0"),
+        ({"x": "log(h0_0**2)"}, "metrics.x", "must be a finite number for all fields, but is not finite at h0_0 = 0"),
         ({"x": "c0*h0_0"}, "metrics.x", "but tokens have none"),
         ({"x": 3}, "metrics.x", "must be a formula as a text, but it is 3"),
         ({"x y": "h0_0"}, "metrics", 'the name "x y"'),

@@ -877,7 +877,7 @@ def test_value_matrices_add_columns():
         (
             {"loss": {"kind": "logistic"}, "tokens": {"length": 1}, "student": {"causal": True}},
             "student.causal",
-            "which knows no attention",
+            "which has no attention",
         ),
         ({"loss": {"knd": "values"}}, "loss.knd", 'did you mean "loss.kind"?'),
         ({"loss": {"kind": "values"}, "integration": {"rule": "published"}}, "integration.rule", "loss.kind"),

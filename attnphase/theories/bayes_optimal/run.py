@@ -49,11 +49,12 @@ def optimal(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """The error of a learner who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
+    """Compute the Bayes-optimal error: that of a learner who knows the problem, but not the teacher's weights.
 
     Equations (S1)-(S5) of the Bayes-optimal page.
 
-    The student, the regulariser and the encodings have no part in it. Test errors are against labels without noise.
+    The student and the regulariser have no effect, nor have encodings, unless they are correlated with the teacher.
+    Test errors are for labels without noise.
 
     Parameters
     ----------
@@ -61,38 +62,37 @@ def optimal(
     alpha : float or sequence of float
         Sample complexities n/d.
     fields : mapping, optional
-        Values of fields of the problem, by their name in the TOML, as in `attnphase.sweep`: dimensions of the result.
+        Values of fields of the problem, by their name in the TOML: dimensions of the result, as in `sweep`.
     channel : str, optional
-        What is observed, where the loss does not say it: of one token ``"sign"`` of k, its value ``"absolute"`` or as
-        it is, ``"linear"``; of up to three a formula in ``k`` (L, t) or its entries ``k0_1``: of the label, a number or
-        an array, or with ``y`` in it, of the likelihood of the label y, which is 1 or -1. By default the score matrix,
-        ``"linear"`` for the square loss, ``"sign"`` for the logistic loss and the hinge, and what a loss of one's own
-        takes of the teacher's fields.
+        The label. For one token ``"sign"``, ``"absolute"`` or ``"linear"`` of the field k. For up to three tokens a
+        formula in ``k`` (L, t) or its entries ``k0_1``: the label itself, a number or an array, or, if it contains
+        ``y``, the likelihood of a label y = 1 or -1. By default the score matrix, ``"linear"`` for square,
+        ``"sign"`` for logistic and hinge losses, and for a formula its parts that contain only teacher fields.
     start : str or sequence of str
-        ``"uninformed"``: from nothing known, what algorithms reach; ``"informed"``: from all known. Where they differ,
-        the one with the higher free entropy is Bayes-optimal. ``"asymmetric"``: another share known of every direction.
+        ``"uninformed"`` (nothing is known) ends where message passing does; ``"informed"``: all is known. Where they
+        differ, the higher free entropy is Bayes-optimal. ``"asymmetric"``: known shares differ between the columns.
     thresholds : bool
-        Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
+        Locate weak recovery, jumps and perfect recovery too, as scalar coordinates of the result.
     max_nodes : int, optional
-        Of an integration rule, in place of ``integration.nodes``. Thresholds take all, points as many as give the
-        overlap the relative error ``integration.standard_error``. By default 2**20 for the sign of one field, 2**13
-        for sums over one variable, 2**14 for lattices (rank 2: 2**7), 2**15 for integrals (rank 2: 2**12).
+        Largest number of nodes, in place of ``integration.nodes``. Thresholds use all of them, points as many as the
+        relative error ``integration.standard_error`` of the overlap needs. By default 2**20 for the sign of one field,
+        2**13 for sums over one variable, 2**14 for lattices (rank 2: 2**7), 2**15 for integrals (rank 2: 2**12).
     checkpoint : path-like, optional
-        File that keeps every point that was found; one that is there is gone on from, with the same numbers.
+        File that saves finished points; if it exists, the call continues from it, with the same numbers.
     progress : bool
-        Say on standard error what is being done, if it takes longer than a second.
+        Show the progress on standard error, if the call takes longer than a second.
 
     Returns
     -------
     xarray.Dataset
-        Over start, fields and alpha, as documented in ``docs/schema.md``.
+        ``overlap`` (known share of the fields' variance), ``test_error`` and others over start, fields and alpha.
 
     Raises
     ------
     ProblemError
         An argument is wrong, or the theory does not cover the problem; the message names the field.
     DatasetError
-        The checkpoint belongs to another task, is damaged, or cannot be written.
+        The checkpoint belongs to another call, is damaged, or cannot be written.
     """
     arguments.instance("problem", problem, Problem)
     values = sample_complexities("alpha", alpha)

@@ -39,14 +39,14 @@ OPTIMAL_VARIABLES = (
     ),
     Variable(
         "growth", (),
-        "largest eigenvalue of the map's Jacobian: above 1 the point is unstable; NaN where everything is known, or the"
-        " map knows no direction of the columns",
+        "largest eigenvalue of the map's Jacobian: above 1 the point is unstable; NaN if everything is known, or if"
+        " the map has no directions of columns",
         r"\lambda_{\max}", optional=True,
     ),
     Variable(
         "residual",
         (),
-        "relative residual of the undamped iteration; 0 where it has come to nothing known, or to all",
+        "relative residual of the undamped iteration; 0 if nothing or everything is known",
         "r",
     ),
     Variable("iterations", (), "evaluations of the map", "n", dtype="int32"),

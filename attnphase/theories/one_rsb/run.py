@@ -48,7 +48,7 @@ def one_rsb(
     settings: SolverSettings | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """Solve the equations of one-step replica-symmetry breaking, docs/one_rsb.md, for a ridge.
+    """Solve the equations of one-step replica-symmetry breaking (1RSB, docs/one_rsb.md), for a ridge.
 
     Equations (S1)-(S10), (F1) of the 1RSB page.
 
@@ -58,33 +58,33 @@ def one_rsb(
     alpha : float
         Sample complexity n/d.
     y : float or sequence of float, optional
-        Parisi parameters, solved one after another, each from the one before. Without, the y that maximises F is
-        looked for, which is the static solution.
+        Parisi parameters, solved in this order, each from the previous one. By default the y that maximises F, which
+        is the static solution.
     branch : {"semantic", "positional", "uninformed", "mixed"}
-        Of the start.
+        Branch of the start.
     start : {"replica-symmetric", "informed"} or Overlaps
-        The branch's replica-symmetric solution; its informed start, which has m or theta also where that solution has
-        none; or overlaps. Groups have half of what is free of q in common to begin with.
+        The branch's replica-symmetric solution; a student close to the teacher or the encodings, for branches whose
+        replica-symmetric solution has m = theta = 0; or overlaps. At first groups share half of the free part of q.
     outer, inner : int
-        Sobol points of what all replicas share, in each of 16 replicates, and of what a group shares, at each of these:
-        powers of two.
+        Powers of two. Number of Sobol points for the fields that all replicas share, in each of 16 replicates, and, at
+        each of these points, for the fields that a group shares.
     settings : SolverSettings, optional
-        ``tolerance``, ``max_maps`` (for each y) and ``threads`` count; 1e-5, 1000 and all cores by default.
+        Only ``tolerance``, ``max_maps`` (for each y) and ``threads`` are used, by default 1e-5, 1000 and all cores.
     progress : bool
-        Show on standard error how far it is.
+        Show the progress on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Over ``state``, in the order solved: the order parameters, F, energy and complexity of metastable states, and
-        the test error. A standard error holds the scatter of the replicates and what half of the inner points change.
+        Over ``state``, in the order of solution: the order parameters, F, energy and complexity of metastable states,
+        and the test error. Standard errors: scatter of the replicates, and change with half of the inner points.
 
     Raises
     ------
     ProblemError
-        An argument is wrong, or the problem's loss or regulariser is not covered; the message names it.
+        An argument is wrong, or the loss or the regulariser is not covered; the message names it.
     SolverError
-        There is no solution from this start, or F has no maximum within reach; the message says what to do.
+        The iteration finds no solution from this start, or no maximum of F; the message gives a remedy.
     """
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)

@@ -36,7 +36,8 @@ def check_covered(problem: Problem) -> None:
     if problem.loss.form.has_labels:
         raise ProblemError(
             "loss.kind",
-            f"loss.kind is {problem.loss.kind}, which knows the teacher by its sign only: 1RSB does not cover it.",
+            f"loss.kind is {problem.loss.kind}, which 1RSB does not cover, since it contains only the sign"
+            " of the teacher's field.",
         )
     problem.loss.refuse_trained("1RSB")
 

@@ -66,33 +66,34 @@ def flow(
 
     Equations (R1)-(R5), (Q4)-(Q6), (F1)-(F6) of the dynamics page.
 
-    A step takes `batch` fresh samples: ``W <- W - eta (gradient of their mean loss) d / sqrt(d) - eta lambda W / d``,
-    with the strength lambda of the problem's ridge as weight decay; docs/sgd_flow.md has the equations.
+    A step uses `batch` fresh samples. With the strength lambda of the ridge as weight decay,
+    ``W <- W - eta / batch * sum_mu sum_l (x_l + p_l) / sqrt(d) dloss/dh_l - eta lambda W / d``; see docs/sgd_flow.md.
 
     Parameters
     ----------
     problem : Problem
         With a ridge as regulariser.
     start : str, Sizes, mapping, or several of them
-        Sizes of the weights' parts along the teacher and the encodings, and of their noise, as
+        Sizes of the parts of the weights along the teacher and the encodings, and of their noise, as in
         ``"semantic=0.3,positional=0.3,noise=0.6"``; "semantic" is the teacher itself.
     learning_rate : float
-        eta; 0, the default, is gradient flow on the population risk, with ``eta tau`` as its time.
+        eta; 0 is gradient flow on the population risk.
     until : float
-        Time at the end: steps over d, of gradient flow ``eta tau``.
+        End of the time T = steps/d, or eta T for gradient flow.
     batch : int
-        Fresh samples of a step.
+        Fresh samples in each step.
     records : int
-        Times from 0 to `until` in the result.
+        Number of recorded times from 0 to `until`.
     tolerance : float
-        Relative, of the integration in time.
+        Relative tolerance of the integration in time.
     progress : bool
-        Show on standard error what is being done.
+        Show the progress on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Kind ``flow``, over ``time``; with several starts over ``start`` too.
+        Kind ``flow``: overlaps, ``population_risk``, ``test_error`` and ``status`` over ``time``, and over ``start`` if
+        there are several.
 
     Raises
     ------
@@ -155,7 +156,7 @@ def stationary(
     seed: int = 0,
     progress: bool = False,
 ) -> xr.Dataset:
-    """All stationary points of the dynamics that can be found, stable or not, by rising population risk.
+    """Find all stationary points of the dynamics, stable or not, in order of increasing population risk.
 
     Equations (R1)-(R5), (Q4)-(Q6), (F1)-(F6) of the dynamics page.
 
@@ -166,16 +167,16 @@ def stationary(
     learning_rate, batch : float, int
         As in `flow`.
     starts : int
-        Random ones, besides those along the teacher and along the encodings.
+        Number of random starts, in addition to those along the teacher and the encodings.
     seed : int
-        From which they follow.
+        Seed of the random starts.
     progress : bool
-        Show on standard error what is being done.
+        Show the progress on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Kind ``stationary``, over ``solution``.  Points that differ by an exact symmetry of the problem are one.
+        Kind ``stationary``, over ``solution``.  Points that differ by an exact symmetry of the problem count once.
 
     Raises
     ------
@@ -268,7 +269,7 @@ def basins(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """Which stationary point starts ``scale (cos(angle) a + sin(angle) Q_star) + noise z`` lead to.
+    """Find where starts ``scale (cos(angle) a + sin(angle) Q_star) + noise z`` end, and the boundaries of the basins.
 
     Parameters
     ----------
@@ -277,31 +278,31 @@ def basins(
     omega : float or sequence of float
         Weights of the teacher's positional part.
     scale : float or sequence of float
-        Sizes of the start's part in the plane of the encodings' direction a and the teacher.  A random start at
-        dimension d with entries of standard deviation `noise` has one of about ``noise / sqrt(d)``.
+        Sizes of the part of the start in the plane of the encodings' direction a (norm sqrt(d)) and the teacher.
+        Random entries of standard deviation `noise` in dimension d have such a part of about ``noise / sqrt(d)``.
     angle : float or sequence of float
-        In degrees, increasing.  Between neighbours with different ends the boundary is bisected.
+        Angles in degrees, increasing.  Between neighbours with different ends the boundary is bisected.
     noise : float
-        Standard deviation of the entries' independent part.
+        Standard deviation of the independent part z of the entries.
     learning_rate, batch, until : float, int, float
-        As in `flow`; what is not at rest at the end is ``under_way``.
+        As in `flow`; starts that are not at rest at the end are ``under_way``.
     checkpoint : path-like, optional
-        File in which every end is kept that was found; one that is there is gone on from, with the numbers that an
-        uninterrupted call has.
+        File that saves the end of every start; if it exists, the call continues from it, with the same numbers.
     progress : bool
-        Show on standard error how far it is.
+        Show the progress on standard error.
 
     Returns
     -------
     xarray.Dataset
-        Kind ``basins``, over ``omega``, ``scale`` and ``angle``.
+        Kind ``basins``: ``basin``, ``status`` and ``plateau`` over ``omega``, ``scale`` and ``angle``, and the
+        boundaries over ``omega`` and ``scale``.
 
     Raises
     ------
     ProblemError
         An argument is wrong, or the problem has no such dynamics; the message names it.
     DatasetError
-        The checkpoint is that of other basins, in use by another process, damaged, or cannot be written.
+        The checkpoint belongs to another call, is in use by another process, is damaged, or cannot be written.
     SolverError
         The integration in time failed.
     """

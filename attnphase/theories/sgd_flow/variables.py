@@ -73,11 +73,11 @@ BASIN_VARIABLES = (
     Variable("positional_size", _PER_ANGLE, "largest |m| at the end", r"\max |m|"),
     Variable("semantic_size", _PER_ANGLE, "largest |theta| at the end", r"\max |\theta|"),
     Variable("test_error", _PER_ANGLE, "test error per token and dimension, at the end", r"\epsilon_g"),
-    Variable("plateau", _PER_ANGLE, "time until what is found has half of its size at the end", r"\tau_{1/2}"),
+    Variable("plateau", _PER_ANGLE, "time until the order parameter has half of its size at the end", r"\tau_{1/2}"),
     Variable(
         "basin",
         _PER_ANGLE,
-        "what the weights have found",
+        "where the weights have ended",
         r"\mathrm{basin}",
         dtype="int8",
         meanings=tuple(basin.name for basin in Basin),
