@@ -16,6 +16,7 @@ from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import POINT_VARIABLES
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.verdict import SLOPES
 from attnphase.integration.rules import SIGNS, Rule, gauss_hermite, published_rule, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
@@ -888,6 +889,7 @@ def test_what_did_not_converge_is_kept_and_flagged(fields, alpha, branch, settin
     assert 0 < point.iterations <= settings.max_maps + 2  # with looks at where it ended
     ds = validate_dataset(from_points([point]))
     assert ds["status"].item() == status
-    # there is no stability of what is no fixed point
+    # there is no stability of what is no fixed point, nor a derivative along its branch
+    assert all(np.isnan(point.values[name]) for name in SLOPES)
     names = [one.name for one in POINT_VARIABLES if one.name != "residual" and not one.optional]
     assert all(np.isfinite(ds[name]).all() for name in names)

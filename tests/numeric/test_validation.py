@@ -104,6 +104,15 @@ def test_a_single_number_that_is_none_is_refused(name):
     assert f'"{name}" is NaN' in refused(ds)
 
 
+def test_only_the_linear_test_error_may_be_unknown_for_a_formula():
+    formula = {"loss.kind": "expression", "loss.expression": "(h0_0 - k0_0)**2 + (h1_0 - k1_0)**2"}
+    ds = points(Problem().with_fields(formula))
+    ds["linear_test_error"][:] = np.nan
+    assert validate_dataset(ds) is not None
+    ds["training_loss"][1] = np.nan
+    assert "training_loss" in refused(ds)
+
+
 def test_a_single_standard_error_may_be_unknown_but_not_negative():
     ds = points().copy(deep=True)
     ds["q_stderr"].to_numpy()[1, 0, 0, 0] = np.nan

@@ -682,6 +682,10 @@ def test_long_lists_are_cut_in_sight():
     assert r"(2 \times 30)" in matrix([[0.5] * 30] * 2)
     assert r"\vdots" in matrix([[0.5]] * 30)
     assert r"\cdots" not in matrix([[0.5] * 17])
+    assert r"\begin{matrix}" in matrix([[0.25, 0.5]] * 2)
+    assert r"\begin{smallmatrix}" in matrix(
+        [[0.123456, 0.234567, 0.345678, 0.456789, 0.567891, 0.678912, 0.789123] * 2]
+    )
 
 
 # --- one line, and the notebook's page -------------------------------------------------------------
