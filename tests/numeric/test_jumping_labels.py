@@ -55,7 +55,7 @@ def test_points_are_those_of_exact_means_over_the_label(kind: str, formula: str,
         assert factor * error < 0.02 * abs(other)
 
 
-def test_the_students_normals_are_those_of_its_fields() -> None:
+def test_the_students_normals_are_those_of_its_fields(uncompiled: None) -> None:
     """They make omega given the teacher's fields, which come first; the joint covariance is that of the overlaps."""
     problem = Problem.from_dict(
         {
