@@ -18,6 +18,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.system import System
+from tests.numeric.test_losses_of_q import two_columns
 
 SETTINGS = SolverSettings(threads=1, stability=False)
 UNTIED = Problem().with_fields({"student.tied": False, "integration.standard_error": 3e-3})
@@ -91,10 +92,9 @@ def test_the_objective_moves_by_half_the_norm_of_a_column():
 
 def test_a_ridge_stands_beside_what_a_loss_of_q_adds():
     """A loss with ``+ c Q11`` is one without whose first column has ``2 alpha c`` more."""
-    loss = "p = tanh(h[0])\n-h[0] @ p + p @ Q @ p/2 + 0.2*p[0]*k0_0 + 0.1*p[1]*k0_1 + more*Q[0, 0]"
-    fields = {"positions.kind": "none", "tokens.sigma": 0.9, "loss.parameters": {"more": 0.0}, "loss.expression": loss}
+    fields = two_columns(part=0.2, rest=0.1) | {"tokens.sigma": 0.9}
     plain = of(UNITS.with_fields(fields), 0.7 + 2 * 1.4 * 0.05, 1.3)
-    given = of(plain.with_fields({"loss.parameters.more": 0.05}), 0.7, 1.3)
+    given = of(plain.with_fields({"loss.parameters.first": 0.05}), 0.7, 1.3)
     a, b = (solve_point(one, 1.4, "semantic", settings=SETTINGS) for one in (given, plain))
     for name in ("trained", "q", "theta", "training_loss", "weight_norm"):
         np.testing.assert_allclose(a.values[name], b.values[name], rtol=1e-6, atol=1e-9)
