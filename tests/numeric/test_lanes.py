@@ -200,7 +200,13 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
     assert several > count / 200 or label == "logistic"
 
 
-@pytest.mark.parametrize("label", ["untied", pytest.param("three tokens, rank two", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "label",
+    [
+        pytest.param("untied", marks=pytest.mark.long),  # as training with such kernels tells at once
+        pytest.param("three tokens, rank two", marks=pytest.mark.slow),
+    ],
+)
 def test_samples_in_blocks_find_what_searches_of_their_own_find(label, tmp_path):
     """At finite d: every sample has its own target, Gram matrix and V, none so large that rounding decides."""
     problem, rng, count = Problem.paper(omega=0.3).with_fields((MODELS | LARGE)[label]), np.random.default_rng(7), 700
