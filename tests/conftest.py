@@ -111,6 +111,15 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture
+def uncompiled() -> Iterator[None]:
+    """Kernels are run by Python: for tests that need few nodes of a model which no other test has."""
+    from uncompiled import uncompiled  # after the environment is set
+
+    with uncompiled():
+        yield
+
+
+@pytest.fixture
 def own_scores() -> Iterator[None]:
     """Scores that a test registers are forgotten after it."""
     from derivations.models.scores import SCORES  # after the environment is set

@@ -35,8 +35,14 @@ def of_expression(expression: str, **fields: Any) -> Problem:
 
 def modulated(first: int, second: int, **fields: Any) -> Problem:
     """One token with the label ``tanh(k_0) k_1``; numbers say which columns of the student stand for these."""
-    expression = f"(tanh(h0_{first})*h0_{second} - tanh(k0_0)*k0_1)**2"
-    own = {"tokens.length": 1, "tokens.sigma": 1.03, "regularizer.strength": 0.018}
+    assert {first, second} == {0, 1}
+    expression = "(plain*tanh(h0_0)*h0_1 + (1 - plain)*tanh(h0_1)*h0_0 - tanh(k0_0)*k0_1)**2"
+    own = {
+        "loss.parameters": {"plain": float(second)},
+        "tokens.length": 1,
+        "tokens.sigma": 1.03,
+        "regularizer.strength": 0.018,
+    }
     return of_expression(expression, **own, **fields)
 
 
@@ -59,7 +65,7 @@ def two_layers(skip: float, first: int, second: int) -> str:
     [{}, RANK_TWO, {"student.tied": False}, {**RANK_TWO, "student.tied": False}],
 )
 @pytest.mark.parametrize("branch", ["semantic", "positional", "uninformed"])
-def test_columns_of_attention_can_be_exchanged(fields: dict[str, Any], branch: str) -> None:
+def test_columns_of_attention_can_be_exchanged(fields: dict[str, Any], branch: str, uncompiled: None) -> None:
     """So that one start is enough, the same one as ever."""
     problem = Problem.paper(omega=0.3).with_fields(fields)
     starts = informed_starts(System.of(problem), branch)

@@ -299,7 +299,7 @@ def test_two_points_summed_over_one_variable_against_their_draws(even):
 
 def test_columns_that_turn_into_one_another_are_summed_over_a_length():
     """Two tokens of rank 2: gain of each token and evidence as without that, at a quarter of the places."""
-    model = model_of(PAPER.with_fields({"teacher.noise": 0.1, "teacher.rank": 2}))
+    model = model_of(PAPER.with_fields({"teacher.noise": 0.1, "teacher.rank": 2, "student.rank": 2}))
     plane = model.channel.sums
     assert isinstance(plane, LabelPlane)
     law = FieldLaw(np.eye(4), np.zeros(4), np.full(4, 0.3), np.full(4, 0.4), round=True)

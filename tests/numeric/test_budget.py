@@ -20,6 +20,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
+from tests.numeric.test_assignments import modulated
 
 SETTINGS = SolverSettings(threads=1)
 AT_ONCE = 1e-9
@@ -153,14 +154,7 @@ def test_no_trial_amplitude_is_begun_once_the_time_is_over(monkeypatch):
 
 def test_of_several_starts_those_are_tried_that_the_time_allows():
     """Two columns that cannot be exchanged have four starts, each of which takes maps."""
-    own = {
-        "positions.kind": "none",
-        "loss.kind": "expression",
-        "loss.expression": "(tanh(h0_0)*h0_1-tanh(k0_0)*k0_1)**2",
-    }
-    problem = Problem().with_fields(
-        {"student.rank": 2, "teacher.rank": 2, **FEW, **own, "tokens.length": 1, "tokens.sigma": 1.03}
-    )
+    problem = modulated(0, 1).with_fields(FEW)
     point, _ = cut(problem, 4.3, "semantic", 1)
     assert point.status is Status.iteration_limit
     assert point.iterations <= 4

@@ -17,7 +17,8 @@ from attnphase.state_evolution.system import System
 
 SIGMA, SHIFT, SHARE = 0.9, 0.6, 0.7
 SAME = [{"sigma": SIGMA}, {"sigma": SIGMA}]
-INDEPENDENT = {"kind": "independent", "weights": [SHARE, 1 - SHARE]}
+BENT = "sqrt(1 + (h - k - k**2/3)**2)"
+INDEPENDENT: dict[str, Any] = {"kind": "independent", "weights": [SHARE, 1 - SHARE]}
 
 
 def problem_of(loss: str, length: int = 1, **tokens: Any) -> Problem:
@@ -65,19 +66,17 @@ def test_clusters_that_tilt_are_those_that_shift():
 
 def test_a_mixture_of_densities_is_one_density():
     """Of clusters that nothing but their density tells apart."""
-    loss = "sqrt(1 + (h - k - k**2/3)**2)"
-    apart = problem_of(loss, clusters=SAME, law=INDEPENDENT, density="1 + (1 - 2*c)*tanh(1.3*k)*0.8")
-    whole = problem_of(loss, sigma=SIGMA, density=f"1 + {(2 * SHARE - 1) * 0.8!r}*tanh(1.3*k)")
+    apart = problem_of(BENT, clusters=SAME, law=INDEPENDENT, density="1 + (1 - 2*c)*tanh(1.3*k)*0.8")
+    whole = problem_of(BENT, sigma=SIGMA, density=f"1 + {(2 * SHARE - 1) * 0.8!r}*tanh(1.3*k)")
     assert_alike(solved(apart), solved(whole))
 
 
 def test_no_tilt_is_the_gaussian_law():
-    loss = "sqrt(1 + (h - k - k**2/3)**2)"
-    plain, none = problem_of(loss, sigma=SIGMA), problem_of(loss, sigma=SIGMA, density="1 + 1e-14*tanh(k)")
+    plain, none = problem_of(BENT, sigma=SIGMA), problem_of(BENT, sigma=SIGMA, density="1 + 1e-14*tanh(k)")
     assert_alike(solved(plain, 1e-11), solved(none, 1e-11), rel=1e-9)
 
 
-def test_configurations_are_alike_only_if_their_densities_are():
+def test_configurations_are_alike_only_if_their_densities_are(uncompiled: None):
     counts = []
     for density in ("1 + c[0]*tanh(k[0, 0])/2 + c[1]*tanh(k[1, 0])/2", "1 + c[0]*tanh(k[0, 0])/2"):
         clusters = [{"sigma": 0.8}, {"sigma": 1.1}]
@@ -98,7 +97,7 @@ def test_configurations_are_alike_only_if_their_densities_are():
 )
 def test_a_density_that_is_none_is_refused(density: str, says: str):
     with pytest.raises(ProblemError, match=r"tokens\.density") as caught:
-        solve_point(problem_of("(h - k)**2/2", clusters=SAME, law=INDEPENDENT, density=density), 1.0, "semantic")
+        solve_point(problem_of(BENT, clusters=SAME, law=INDEPENDENT, density=density), 1.0, "semantic")
     assert says in str(caught.value)
 
 
@@ -120,7 +119,7 @@ def test_a_formula_that_is_no_density_is_refused(density: str, says: str):
 
 
 def test_what_needs_a_gaussian_law_says_so():
-    problem = problem_of("(h - k)**2/2", density="1 + tanh(k)/2")
+    problem = problem_of(BENT, density="1 + tanh(k)/2")
     TrainingSettings("lbfgs").check(problem)
     for optimizer in ("gamp", "bayes-gamp"):
         with pytest.raises(

@@ -157,7 +157,7 @@ def test_a_point_stands_next_to_exact_recovery(alpha, ridge):
     problem = Problem.from_dict(
         {
             "tokens": {"length": 1, "sigma": 2.4},
-            "loss": {"kind": "expression", "expression": "(k - h)**2/2"},
+            "loss": {"kind": "square"},
             "regularizer": {"strength": ridge},
         }
     )

@@ -3,6 +3,8 @@
 Several tokens that enter a loss by their sum are one token: h = sum of h_l has the law of sqrt(L) h_l.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,11 +15,12 @@ from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
+from tests.experiments.test_drawn_labels import probit
 
 QUICK = SolverSettings(threads=1, stability=False)
 
 
-def problem_of(loss: dict[str, str], length: int, sigma: float, noise: float = 0.0) -> Problem:
+def problem_of(loss: dict[str, Any], length: int, sigma: float, noise: float = 0.0) -> Problem:
     return Problem.from_dict(
         {
             "tokens": {"length": length, "sigma": sigma},
@@ -32,12 +35,12 @@ def problem_of(loss: dict[str, str], length: int, sigma: float, noise: float = 0
 @pytest.mark.parametrize(
     ("kind", "formula", "length", "noise"),
     [
-        ("logistic", "softplus(-sign(k0_0+noise)*h0_0)", 1, 0.37),
+        ("logistic", probit, 1, 0.37),
         ("logistic", "softplus(-sign(k0_0+k1_0)*(h0_0+h1_0))", 2, 0.0),
         ("hinge", "relu(1-sign(k0_0+k1_0)*(h0_0+h1_0))", 2, 0.0),
     ],
 )
-def test_points_are_those_of_exact_means_over_the_label(kind: str, formula: str, length: int, noise: float) -> None:
+def test_points_are_those_of_exact_means_over_the_label(kind: str, formula: Any, length: int, noise: float) -> None:
     """The built-in losses integrate over the label, which these formulas sample."""
     sigma, alpha = 0.83, 1.37
     sampled = problem_of({"kind": "expression", "expression": formula}, length, sigma, noise)
@@ -55,7 +58,7 @@ def test_points_are_those_of_exact_means_over_the_label(kind: str, formula: str,
         assert factor * error < 0.02 * abs(other)
 
 
-def test_the_students_normals_are_those_of_its_fields() -> None:
+def test_the_students_normals_are_those_of_its_fields(uncompiled: None) -> None:
     """They make omega given the teacher's fields, which come first; the joint covariance is that of the overlaps."""
     problem = Problem.from_dict(
         {

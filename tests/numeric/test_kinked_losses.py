@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 from sympy import symbols
+from uncompiled import uncompiled
 
 import attnphase as ap
 from attnphase.errors import ProblemError
@@ -97,13 +98,14 @@ def test_fixed_points_of_absolute_losses_of_two_tokens_are_those_of_their_closed
         assert (abs(found - value) < 4 * error).all(), (name, found, error, value)
 
 
-def minimised(formula: str, V, length: int = 1, rank: int = 1, count: int = 64):
+def minimised(formula: str, V, length: int = 1, rank: int = 1, count: int = 24):
     """Centres, teacher's fields, and what the minimiser finds, for four times ``count`` nodes from all starts."""
-    system = System.of(problem_of(formula, length=length, rank=rank))
-    channel = Channel(system, sobol(2 * length * rank, 1, False, count, 4, 5))
     omega, k = np.random.default_rng(2).normal(0.2, 1.5, (2, 1, 1, 4, count, length, rank))
     variances = np.broadcast_to(np.asarray(V, dtype=float), (length, rank, rank)).copy()
-    found, minima = channel.proximal.minimise(omega, k, variances, ((0, 1),), Starts.COLD, None)
+    with uncompiled():
+        system = System.of(problem_of(formula, length=length, rank=rank))
+        channel = Channel(system, sobol(2 * length * rank, 1, False, count, 4, 5))
+        found, minima = channel.proximal.minimise(omega, k, variances, ((0, 1),), Starts.COLD, None)
     assert (minima.steps >= 0).all()
     return omega, k, found, minima.fields[:, 0].reshape(omega.shape)
 

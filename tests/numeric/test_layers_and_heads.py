@@ -11,7 +11,6 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
-from benchmarks.ingredients import INGREDIENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "layers_and_heads.md").read_text(encoding="utf-8")
 PROBLEMS = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)
@@ -89,7 +88,7 @@ def test_the_default_rule_goes_on_with_points_where_no_tensor_rule_is_finer():
 
 def test_starts_are_compared_on_few_nodes_alone():
     """The four starts of two layers: on few points, on which the lowest of all does not settle."""
-    problem = Problem.from_dict(INGREDIENTS["two layers"].declaration)
+    problem = Problem.from_toml(PROBLEMS[1]).with_fields({"regularizer.strength": 0.1})
     settings, seen = SolverSettings(threads=1, stability=False, identity=False), set[tuple[str, str]]()
 
     def callback(text: str, steps: float = 0.0, most: float = 0.0, /) -> None:

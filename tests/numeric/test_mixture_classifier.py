@@ -1,5 +1,6 @@
 """A classifier of a Gaussian mixture against its own scalar equations, by SciPy's quadrature and roots."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,27 +9,21 @@ from scipy.integrate import quad
 from scipy.optimize import brentq, root
 from scipy.special import expit
 from scipy.stats import norm
+from terms import of_terms
 
 import attnphase as ap
 
 LOSSES = {
-    "logistic": ("softplus((1 - 2*c[0])*h[0, 0])", lambda h: -expit(-h), lambda h: expit(h) * expit(-h)),
-    "square": ("(2*c[0] - 1 - h[0, 0])**2/2", lambda h: h - 1, lambda h: np.ones_like(h)),
+    "logistic": ({"logistic": 1.0, "a": -1.0}, lambda h: -expit(-h), lambda h: expit(h) * expit(-h)),
+    "square": ({"square": 1.0, "scale": 0.0, "shift": -1.0, "apart": 2.0}, lambda h: h - 1, lambda h: np.ones_like(h)),
 }
-"""The formula, and its first and second derivative at the label 1."""
+"""The formula's numbers, and its first and second derivative at the label 1."""
 
 
-def classifier(text: str, ridge: float, distance: float, sigma: float) -> ap.Problem:
+def classifier(numbers: dict[str, float], ridge: float, distance: float, sigma: float) -> ap.Problem:
     clusters = [{"sigma": sigma, "mean": [-distance]}, {"sigma": sigma, "mean": [distance]}]
-    return ap.Problem.from_dict(
-        {
-            "regularizer": {"strength": ridge},
-            "positions": {"kind": "none"},
-            "tokens": {"kind": "mixture", "length": 1, "clusters": clusters},
-            "loss": {"kind": "expression", "expression": text},
-            "metrics": {"error": "(1 + sign((1 - 2*c[0])*h[0, 0]))/2"},
-        }
-    )
+    problem = of_terms(clusters, [0.5, 0.5], ridge, numbers)
+    return replace(problem, metrics={"error": "(1 + sign((1 - 2*c[0])*h[0, 0]))/2"})
 
 
 def scalar_equations(name: str, alpha: float, ridge: float, distance: float, sigma: float) -> np.ndarray:

@@ -18,6 +18,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.system import System
+from tests.numeric.test_losses_of_q import two_columns
 
 SETTINGS = SolverSettings(threads=1, stability=False)
 UNTIED = Problem().with_fields({"student.tied": False, "integration.standard_error": 3e-3})
@@ -91,10 +92,9 @@ def test_the_objective_moves_by_half_the_norm_of_a_column():
 
 def test_a_ridge_stands_beside_what_a_loss_of_q_adds():
     """A loss with ``+ c Q11`` is one without whose first column has ``2 alpha c`` more."""
-    loss = "p = tanh(h[0])\n-h[0] @ p + p @ Q @ p/2 + 0.2*p[0]*k0_0 + 0.1*p[1]*k0_1"
-    fields = {"loss.expression": loss, "positions.kind": "none", "tokens.sigma": 0.9}
+    fields = two_columns(part=0.2, rest=0.1) | {"tokens.sigma": 0.9}
     plain = of(UNITS.with_fields(fields), 0.7 + 2 * 1.4 * 0.05, 1.3)
-    given = of(plain.with_fields({"loss.expression": f"{loss} + 0.05*Q[0, 0]"}), 0.7, 1.3)
+    given = of(plain.with_fields({"loss.parameters.first": 0.05}), 0.7, 1.3)
     a, b = (solve_point(one, 1.4, "semantic", settings=SETTINGS) for one in (given, plain))
     for name in ("trained", "q", "theta", "training_loss", "weight_norm"):
         np.testing.assert_allclose(a.values[name], b.values[name], rtol=1e-6, atol=1e-9)
@@ -104,11 +104,14 @@ def test_a_ridge_stands_beside_what_a_loss_of_q_adds():
 # --- symmetries -------------------------------------------------------------------------------------------------------
 
 HEADS = UNITS.with_fields(
-    {"loss.expression": "(tanh(h0_0) + tanh(h0_1) - tanh(k0_0) - tanh(k0_1))**2/2", "regularizer.strength": 0.1}
+    {
+        "loss.expression": "(tanh(h0_0) + tanh(h0_1) - tanh(k0_0) - tanh(k0_1))**2/2",
+        "regularizer.strength": 0.1,
+    }
 )
 
 
-def test_unlike_columns_are_not_exchanged():
+def test_unlike_columns_are_not_exchanged(uncompiled: None):
     """A sector that exchanged them would have one size for both; their starts are several."""
     alike, unlike = (System.of(of(HEADS, *ridges)) for ridges in ((0.1, 0.1), (0.1, 0.2)))
     assert len(alike.symmetries) == 2 * len(unlike.symmetries)
@@ -127,7 +130,7 @@ def test_unlike_columns_are_not_exchanged():
         ((0.1, 0.2, 0.3, 0.3), 0, 2),
     ],
 )
-def test_changes_of_columns_that_ridges_leave(ridges, turns, stretches):
+def test_changes_of_columns_that_ridges_leave(ridges, turns, stretches, uncompiled):
     """Turns keep the penalty of any weights, stretches are all that the balanced weights obey."""
     rank_two = {"student.rank": 2}
     gauge = System.of(of(UNTIED.with_fields(rank_two), *ridges)).gauge
@@ -272,7 +275,8 @@ def test_refusals(fields, message):
 def test_turns_that_one_value_leaves_free_have_no_derivative():
     """At like ridges all turns of these columns are solutions; beside them the ridges choose."""
     loss = "(h0_0**2 + h0_1**2 - k0_0**2 - k0_1**2)**2/8"
-    problem = of(UNITS.with_fields({"loss.expression": loss, "integration.standard_error": 1e-2}), 0.1, 0.1)
+    fields = {"loss.expression": loss, "integration.standard_error": 1e-2}
+    problem = of(UNITS.with_fields(fields), 0.1, 0.1)
     with pytest.raises(ProblemError, match=r"strength\[1\] = 0\.1 leaves turns of the student's columns free"):
         ap.sensitivity(problem, 3.0, of="regularizer.strength[1]", settings=SETTINGS)
 

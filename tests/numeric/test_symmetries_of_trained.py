@@ -17,6 +17,8 @@ from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector, images
 from attnphase.state_evolution.system import System
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
+
 
 def units(first: str = "0.3*a**2", second: str = "0.3*b**2") -> Problem:
     return Problem.from_dict(
