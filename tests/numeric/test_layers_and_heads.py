@@ -87,9 +87,9 @@ def test_the_default_rule_goes_on_with_points_where_no_tensor_rule_is_finer():
 
 
 def test_starts_are_compared_on_few_nodes_alone():
-    """The four starts of two layers: on few points, on which the lowest of all does not settle."""
+    """The four starts of two layers: on few points, with so few maps that only the highest of all settles."""
     problem = Problem.from_toml(PROBLEMS[1]).with_fields({"regularizer.strength": 0.1})
-    settings, seen = SolverSettings(threads=1, stability=False, identity=False), set[tuple[str, str]]()
+    settings, seen = SolverSettings(threads=1, stability=False, identity=False, max_maps=50), set[tuple[str, str]]()
 
     def callback(text: str, steps: float = 0.0, most: float = 0.0, /) -> None:
         if (told := re.search(r"start (\d) of 4.* (\d+) nodes", text)) is not None:
@@ -97,7 +97,7 @@ def test_starts_are_compared_on_few_nodes_alone():
 
     point = solve_point(problem, 4.0, settings=settings, callback=callback)
     assert point.status is Status.converged
-    # by 524288 points from the teacher's own columns; the next lowest point has .324
+    # by 131072 points of other seeds; the start that settles leads to .33
     assert point.values["training_loss"] == pytest.approx(0.0700, abs=4e-4)
     assert {start for start, _ in seen} == {"1", "2", "3", "4"}
     assert len({nodes for _, nodes in seen}) == 1
