@@ -61,7 +61,7 @@ def check(
     experiment : bool
         Train small instances at finite d too, which needs PyTorch and takes a few seconds.
     on_check : callable, optional
-        Called with each `Check` when it is finished.
+        Called with each check when it is finished.
     progress : bool
         Show the progress on standard error.
 

@@ -54,7 +54,7 @@ class Spectrum:
     SpectrumError
         Shapes do not agree, or a number is not finite.
     ProblemError
-        `law` is no `EntryLaw`.
+        `law` is not the law of an entry.
 
     Examples
     --------
