@@ -57,7 +57,7 @@ __all__ = [
 _MAPS = ("ridge", "separable")
 # Fields of a sample up to which samples are done side by side: above, compiling the step alone takes longer than all
 # else.
-_SIDE_BY_SIDE = 16
+SIDE_BY_SIDE = 16
 _RARE = 7000  # new objects between two collections
 
 
@@ -208,7 +208,7 @@ def sample_kernels_for(problem: Problem) -> SampleKernels:
     CacheError
         The cache folder is not the user's own.
     """
-    return _load_sample_kernels(ModelKey.of(problem, finite=True))
+    return load_sample_kernels(ModelKey.of(problem, finite=True))
 
 
 def slopes_for(problem: Problem) -> Slopes:
@@ -219,7 +219,7 @@ def slopes_for(problem: Problem) -> Slopes:
     CacheError
         The cache folder is not the user's own.
     """
-    return _load_slopes(_SlopeKey(ModelKey.of(problem)))
+    return load_slopes(_SlopeKey(ModelKey.of(problem)))
 
 
 def gains_for(problem: Problem) -> Callable[..., None]:
@@ -235,7 +235,7 @@ def gains_for(problem: Problem) -> Callable[..., None]:
     CacheError
         The cache folder is not the user's own.
     """
-    return _load_entry(_SlopeKey(ModelKey.of(problem), "gains"), "gains_at")
+    return load_entry(_SlopeKey(ModelKey.of(problem), "gains"), "gains_at")
 
 
 def trained_slopes_for(problem: Problem) -> Callable[..., None]:
@@ -251,7 +251,7 @@ def trained_slopes_for(problem: Problem) -> Callable[..., None]:
     CacheError
         The cache folder is not the user's own.
     """
-    return _load_entry(_SlopeKey(ModelKey.of(problem), "trained"), "trained_slopes_at")
+    return load_entry(_SlopeKey(ModelKey.of(problem), "trained"), "trained_slopes_at")
 
 
 def tell_if_compiling(problem: Problem, callback: Callback, *, finite: bool = False) -> None:
@@ -284,7 +284,7 @@ def load_kernels(key: Any) -> Kernels:
     CacheError
         The cache folder is not the user's own.
     """
-    with _built(key) as folder:
+    with built_folder(key) as folder:
         nodes = _nodes_of(folder)
         modules = import_package(folder, folder.name, ("local_problem", nodes, "means", "curvature", *_MAPS))
     local, means = modules["local_problem"], modules["means"]
@@ -308,8 +308,8 @@ def load_kernels(key: Any) -> Kernels:
 
 
 @lru_cache(maxsize=32)
-def _load_sample_kernels(key: ModelKey) -> SampleKernels:
-    with _built(key) as folder:
+def load_sample_kernels(key: ModelKey) -> SampleKernels:
+    with built_folder(key) as folder:
         samples = _samples_of(folder)
         modules = import_package(folder, folder.name, ("local_problem", samples))
     local = modules["local_problem"]
@@ -323,16 +323,16 @@ def _load_sample_kernels(key: ModelKey) -> SampleKernels:
 
 
 @lru_cache(maxsize=32)
-def _load_slopes(key: _SlopeKey) -> Slopes:
-    with _built(key) as folder:
+def load_slopes(key: _SlopeKey) -> Slopes:
+    with built_folder(key) as folder:
         modules = import_package(folder, folder.name, ("slopes", "rows"))
     rows = modules["rows"]
     return Slopes(modules["slopes"].slopes_at, rows.mean_rate, rows.scatter_rate, rows.overlaps)
 
 
 @lru_cache(maxsize=32)
-def _load_entry(key: _SlopeKey, name: str) -> Callable[..., None]:
-    with _built(key) as folder:
+def load_entry(key: _SlopeKey, name: str) -> Callable[..., None]:
+    with built_folder(key) as folder:
         found: Callable[..., None] = getattr(import_package(folder, folder.name, (key.way_in,))[key.way_in], name)
     return found
 
@@ -350,7 +350,7 @@ def _maps_of(module: Any) -> Maps:
     return Maps(**{one.name: getattr(module, one.name) for one in fields(Maps)})
 
 
-def _built(key: Any) -> AbstractContextManager[Path]:
+def built_folder(key: Any) -> AbstractContextManager[Path]:
     """The kernel's intact folder in the cache, which no other process changes meanwhile."""
 
     def build(folder: Path) -> None:
@@ -393,7 +393,7 @@ def _sources(model: Any, *, finite: bool) -> dict[str, str]:
     """The generated modules of a model, for samples at finite d or for the theory."""
     sources = {"local_problem": local_problem.kernel_source(model)} | ({} if finite else map_sources())
     smooth = model.prox is None and not model.has_kink
-    if smooth and model.length * model.columns <= _SIDE_BY_SIDE:
+    if smooth and model.length * model.columns <= SIDE_BY_SIDE:
         sources["lanes"] = local_problem.lanes_source(model, own=finite)
         regular = local_problem.steps_source(model)
         if regular is not None and not finite:

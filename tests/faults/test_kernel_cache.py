@@ -310,7 +310,7 @@ def test_an_entry_that_somebody_else_could_have_written_is_built_again(cache, bu
     else:
         give_away({"folder": folder, "source": source, "machine code": code}[planted])
     assert not cache_module._intact(folder)
-    with compiled._built(SquareKey()) as folder:
+    with compiled.built_folder(SquareKey()) as folder:
         assert (folder / "local_problem.py").read_text() == "built = True"
     assert builds == [folder]
     assert not folder.is_symlink()
@@ -381,7 +381,7 @@ def build_in_process(barrier):
     compiled.fingerprint = lambda key: "k0aaa"
     compiled.build_kernel = build
     barrier.wait(600)
-    with compiled._built(SquareKey()) as folder:
+    with compiled.built_folder(SquareKey()) as folder:
         assert (folder / "local_problem.py").read_text() == "built = False"
 
 

@@ -372,7 +372,9 @@ def test_a_branch_that_is_not_there_cannot_be_followed():
 
 def test_a_curve_of_a_branch_that_may_be_none_is_refused():
     """Noise of the labels takes theta away, but for that of the nodes: the search ends, with input that can be used."""
-    noisy = Problem.paper(omega=0.31).with_fields({"teacher.noise": 0.1, "integration.seed": 2})
+    noisy = Problem.paper(omega=0.31).with_fields(
+        {"teacher.noise": 0.1, "integration.rule": "nets", "integration.seed": 2}
+    )
     with pytest.raises(NotFoundError, match=r"semantic branch at alpha = 1\.9 is not decided, as its order parameter"):
         ap.follow(noisy, "alpha", (1.7, 1.9), settings=SETTINGS)
 

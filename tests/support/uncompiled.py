@@ -39,7 +39,7 @@ def _written(key: Any) -> Iterator[Path]:
 # none of these is among those that are compiled
 _LOADERS = {
     name: lru_cache(getattr(compiler, name).__wrapped__)
-    for name in ("load_kernels", "_load_sample_kernels", "_load_slopes", "_load_entry")
+    for name in ("load_kernels", "load_sample_kernels", "load_slopes", "load_entry")
 }
 
 
@@ -51,10 +51,10 @@ def uncompiled() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         patch.setattr(config, "DISABLE_JIT", 1)
-        patch.setattr(compiler, "_SIDE_BY_SIDE", 0)  # lanes are for machines
+        patch.setattr(compiler, "SIDE_BY_SIDE", 0)  # lanes are for machines
         patch.setattr(compiler, "write_package", _write_package)
-        patch.setattr(compiler, "compile_package", lambda *_: None)
-        patch.setattr(compiler, "_built", _written)
+        patch.setattr(compiler, "compile_package", lambda _folder, _name, write, _count: write())
+        patch.setattr(compiler, "built_folder", _written)
         for name, loader in _LOADERS.items():
             patch.setattr(compiler, name, loader)
         yield
