@@ -174,15 +174,17 @@ def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps]
         return _solve_point(system, alpha, branch, None, starts[0], asked)
     found.sort(key=lambda one: one[0])
     settled = [one for one in found if one[1].status is Status.converged]
-    ends = list[BranchPoint]()
-    for _, best, informed in [found[0], *settled[: found[0] not in settled]]:
+    tried = found[:1] if found[0][1].status is Status.converged else [found[0], *settled[:1]]
+    first: BranchPoint | None = None
+    for _, best, informed in tried:
         end = _solve_point(system, alpha, branch, best, informed, asked)
         if end is None:
             return None
-        ends.append(replace(end, iterations=end.iterations + best.iterations))
+        end = replace(end, iterations=end.iterations + best.iterations)
         if end.status is Status.converged or deadline.passed:
-            return ends[-1]
-    return ends[0]
+            return end
+        first = first or end
+    return first
 
 
 def _overlaps_of(start: object) -> Overlaps:

@@ -14,9 +14,8 @@ The same local problem in NumPy, mpmath and torch is made in `reference`.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -58,7 +57,6 @@ _MAPS = ("ridge", "separable")
 # Fields of a sample up to which samples are done side by side: above, compiling the step alone takes longer than all
 # else.
 SIDE_BY_SIDE = 16
-_RARE = 7000  # new objects between two collections
 
 
 @dataclass(frozen=True)
@@ -354,26 +352,14 @@ def built_folder(key: Any) -> AbstractContextManager[Path]:
     """The kernel's intact folder in the cache, which no other process changes meanwhile."""
 
     def build(folder: Path) -> None:
-        with _few_collections():
-            build_kernel(key, folder)
+        build_kernel(key, folder)
 
     return intact_folder(fingerprint(key), build)
 
 
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Collect garbage less often, which takes an eighth of the time of a build: Numba makes many objects that stay."""
-    often = gc.get_threshold()
-    gc.set_threshold(max(often[0], _RARE), *often[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*often)
-
-
 def build_kernel(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
-    entry = key.way_in if isinstance(key, _SlopeKey) else None
+    entry, finite = getattr(key, "way_in", None), getattr(key, "finite", False)
     with filled_aside(folder) as aside:
 
         def write() -> tuple[str, ...]:
@@ -382,11 +368,10 @@ def build_kernel(key: Any, folder: Path) -> None:
                 own = {"local_problem": local_problem.kernel_source(model), "rows": sgd_flow.flow_source()}
                 write_package(aside, own)
                 return (entry,)
-            finite = getattr(key, "finite", False)
             write_package(aside, _sources(model, finite=finite))
             return (_samples_of(aside),) if finite else (_nodes_of(aside), "means", "curvature")
 
-        compile_package(aside, folder.name, write, 1 if entry or getattr(key, "finite", False) else 2)
+        compile_package(aside, folder.name, write, 1 if entry or finite else 2)
 
 
 def _sources(model: Any, *, finite: bool) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -120,13 +121,14 @@ def compile_package(folder: Path, kernel: str, write: Callable[[], Sequence[str]
 
 def compile_here() -> None:
     """What a process of `compile_package` does: it ends with the process that waits, and tells that what stopped it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that waits
     from numba.core.registry import cpu_target
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that waits
     folder, kernel = sys.argv[1:]
     contexts: Any = (cpu_target.typing_context, cpu_target.target_context)
     for context in contexts:
         context.refresh()  # all that Numba can compile, which takes it a second
+    gc.freeze()  # it stays: no collection need look at it
     modules = sys.stdin.readline().split()
     Thread(target=lambda: os._exit(len(sys.stdin.read()) or 1), daemon=True).start()
     try:

@@ -178,12 +178,12 @@ def test_many_tokens_are_rotated_among_those_that_are_alike():
     [
         (ONE, 1),
         (SOMETIMES, 2),
-        ({"kind": "single-location", "weights": [0.1] * 2 + [0.2] * 4}, 2),
-        ({"kind": "independent", "weights": [0.7, 0.3]}, 14),  # necklaces of six beads in two colours
+        ({"kind": "single-location", "weights": [0.1] * 4 + [0.15] * 4}, 2),
+        ({"kind": "independent", "weights": [0.7, 0.3]}, 36),  # necklaces of eight beads in two colours
     ],
 )
-def test_how_many_configurations_of_six_tokens_are_computed(law: dict[str, Any], count: int, uncompiled: None):
-    problem = located(6, law)
+def test_how_many_configurations_of_eight_tokens_are_computed(law: dict[str, Any], count: int, uncompiled: None):
+    problem = located(8, law)
     system, point = System.of(problem), point_of(problem)
     found = merged(system, system.sector_of(point).group)
     assert len(found.sample_law.probabilities) == count

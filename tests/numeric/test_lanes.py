@@ -34,7 +34,7 @@ from derivations.models.scores import SCORES, linear, softmax
 SCALAR = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None}
 THREE = {"tokens.length": 3, "positions.kind": "none"}
 THREE |= {"teacher.mixing": [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.2, 0.4]]}
-# all of these have kernels that other tests compile too
+# all but the last have kernels that other tests compile too
 MODELS = {
     "softmax, tied": {"tokens.sigma": 0.7, "teacher.omega": 0.31},
     "untied": {"student.tied": False, "student.temperature": 1.3},
@@ -44,11 +44,11 @@ MODELS = {
     "three tokens, of a formula": THREE | {"student.score": "z / sqrt(0.3 + sum(z**2))"},
     "rank two": {"student.rank": 2, "teacher.rank": 2, "teacher.temperature": 0.8},
     "values": {"loss.kind": "values", "loss.width": 1},
+    "four tokens, causal": {"tokens.length": 4, "student.causal": True, "positions.kind": "none"}
+    | {"teacher.mixing": [[0.25] * 4 for _ in range(4)], "student.score": "softmax1"},
 }
 # a third of a minute and more to compile
 LARGE = {
-    "four tokens, causal": {"tokens.length": 4, "student.causal": True, "positions.kind": "none"}
-    | {"teacher.mixing": [[0.25] * 4 for _ in range(4)], "student.score": "softmax1"},
     "three tokens, rank two": THREE | {"student.rank": 2, "teacher.rank": 2},
     "six tokens, causal": {"tokens.length": 6, "student.causal": True, "positions.kind": "none"}
     | {"teacher.mixing": [[0.3 - 0.06 * abs(a - b) for b in range(6)] for a in range(6)]},
@@ -157,9 +157,7 @@ def set_aside(found: Solution, reference: Solution, one_by_one, nodes: Nodes, st
 WHERE_ROUNDING_DECIDES = ("six tokens, causal",)
 
 
-@pytest.mark.parametrize(
-    "label", [pytest.param(m, marks=[] if m in FAST else pytest.mark.slow) for m in (*FAST, "relu", "rank two")]
-)
+@pytest.mark.parametrize("label", [pytest.param(m, marks=[] if m in FAST else pytest.mark.slow) for m in MODELS])
 def test_a_block_finds_what_a_search_of_its_own_finds(label, tmp_path):
     """Thousands of nodes of a model with up to four fields, hard ones included."""
     finds_the_same(label, FEW, tmp_path)
@@ -200,13 +198,7 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
     assert several > count / 200 or label == "logistic"
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        pytest.param("untied", marks=pytest.mark.long),  # as training with such kernels tells at once
-        pytest.param("three tokens, rank two", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("label", ["untied", pytest.param("three tokens, rank two", marks=pytest.mark.slow)])
 def test_samples_in_blocks_find_what_searches_of_their_own_find(label, tmp_path):
     """At finite d: every sample has its own target, Gram matrix and V, none so large that rounding decides."""
     problem, rng, count = Problem.paper(omega=0.3).with_fields((MODELS | LARGE)[label]), np.random.default_rng(7), 700
