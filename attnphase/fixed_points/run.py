@@ -62,6 +62,8 @@ class Run:
         Whether nothing more is asked of a point that has not merged.
     compares : bool
         Whether the point is only compared with those of other starts: it has no errors of integration.
+    roughly : bool
+        Whether points of Sobol rules need not be found to the tolerance, see `tolerance_on`: more points will follow.
     jacobian : (D, D) array or None
         As Newton's method left it the last time; None where that did not converge.
     contradicted : bool
@@ -81,6 +83,7 @@ class Run:
     gap: float | None = None
     only_merged: bool = False
     compares: bool = False
+    roughly: bool = False
     jacobian: Array | None = None
     contradicted: bool = False
     gauges: tuple[tuple[tuple[Rule, ...], Sector], list[StateEvolution]] | None = None
@@ -99,6 +102,11 @@ class Run:
         """Let the solve take so many maps from here on, if it has fewer left."""
         self.settings = replace(self.settings, max_maps=max(self.settings.max_maps, self.maps + maps))
 
+    def tolerance_on(self, rule: Rule) -> float:
+        """Residual to which a point is found; `roughly` it is the weight of a node, which jumps move the map by."""
+        asked = self.settings.tolerance
+        return max(asked, 1 / rule.size) if self.roughly and rule.randomised else asked
+
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
         return StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
@@ -112,7 +120,7 @@ class Run:
         tolerance: float | None = None,
         until: Callable[[Array, Array], bool] | None = None,
     ) -> FixedPoint:
-        """Iterate with what is left of the maps, or `limit` of them, to the tolerance of the solve or another."""
+        """Iterate with what is left of the maps, or `limit` of them, to the tolerance on its rule or another."""
         left = max(self.settings.max_maps - self.maps, 1)
         budget = left if limit is None else min(limit, left)
 
@@ -122,7 +130,7 @@ class Run:
             self.callback(f"{done} maps, residual {residual:.0e}, {nodes} nodes", done, self.settings.max_maps)
             return self.late
 
-        tolerance = self.settings.tolerance if tolerance is None else tolerance
+        tolerance = self.tolerance_on(map_.channel.rule) if tolerance is None else tolerance
         found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report, until=until)
         self.maps += found.maps
         return found
@@ -184,7 +192,7 @@ class Run:
         self,
         map_: StateEvolution,
         x: Array,
-        tolerance: float,
+        tolerance: float | None = None,
         until: Callable[[Array, Array], bool] = lambda point, image: False,
     ) -> FixedPoint:
         """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails.
@@ -228,6 +236,10 @@ class Run:
         yield led(share / _SHORTER, until)
         yield led(share, until)
 
+    def unless_stalled(self, map_: StateEvolution, x: Array) -> FixedPoint:
+        """Iterate by Anderson as long as it makes progress."""
+        return self.iterate(map_, x, Anderson(), until=_stalled(map_))
+
     def persistent(
         self, map_: StateEvolution, x: Array, until: Callable[[Array, Array], bool] = lambda point, image: False
     ) -> FixedPoint:
@@ -242,14 +254,14 @@ class Run:
             With the smallest residual met if nothing converged; the last one where `until` has ended it.
         """
         steps, length = Plain(), float(_HALVED)
-        best = self.iterate(map_, x, Anderson(), until=_stalled(map_))
+        best = self.unless_stalled(map_, x)
         while best.status is not Status.converged and not self.spent:
             plain = self.iterate(map_, x, steps, until=_after(round(length)))
             if until(plain.point, plain.image):
                 return plain
             found, x, length = [best, plain], plain.point, _LONGER * length
             if plain.status is Status.iteration_limit and not self.spent:
-                found.append(self.iterate(map_, x, Anderson(), until=_stalled(map_)))
+                found.append(self.unless_stalled(map_, x))
             best = min(found, key=lambda one: (one.status is not Status.converged, one.residual))
             if plain.status is Status.left_domain:
                 break

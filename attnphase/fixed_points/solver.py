@@ -249,12 +249,15 @@ def _iterated(
     rule = rules.single() if not refine else _first_rule(rules, previous, response)
     spent = 0  # nodes of all rules together
     solved: SolvedPoint | None = None  # at rest on the rule before
+    map_: StateEvolution | None = None
+    run.roughly = refine
 
     def decays(x: Array, image: Array) -> bool:
         return _decays(map_, FixedPoint(x, image, np.inf, 0, Status.iteration_limit), informed, branch)
 
     while True:
-        map_, began = run.map(rule), point
+        map_ = map_ if map_ is not None and map_.channel.rule is rule else run.map(rule)
+        began = point
         if previous is not None and previous.rule is map_.channel.rule:
             map_.adopt(previous.minima)
         x = map_.pack(point)
@@ -281,8 +284,9 @@ def _iterated(
         second_minima = max(second_minima, map_.rough_share)
         if found.status is not Status.converged:
             if (instead := more_points(run, rules, map_) if refine else None) is not None:
+                rule, second_minima = instead, 1.0
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
-                rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
+                jacobian, response, solved = None, None, None
                 continue
             # beside the end of a branch more nodes decide
             insists = decisive or rule.lines is None or not has_curve(run, branch)
@@ -301,6 +305,8 @@ def _iterated(
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
             solved = replace(solved, measured=measured)
             finer = more_points(run, rules, map_) if refine else None
+        if finer is None and not run.compares and found.residual > run.settings.tolerance and not run.spent:
+            run.roughly, finer = False, rule  # the last one
         if finer is None:
             break
         point, jacobian = map_.unpack(found.point), response.jacobian
@@ -443,7 +449,7 @@ def _at_rest(run: Run, rules: Refinement, solved: SolvedPoint) -> SolvedPoint:
     A residual r leaves ``(I - J)^-1 r``: where an eigenvalue of the map is near 1, many times the tolerance, and the
     more of it the nearer the point comes.
     """
-    while solved.found.status is Status.converged and not run.late:
+    while solved.found.status is Status.converged and not (run.late or run.compares):
         map_, found, response = solved.map_, solved.found, solved.response
         image = map_(found.point)
         if image is None:
