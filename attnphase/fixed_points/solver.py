@@ -269,7 +269,7 @@ def _iterated(
             response = None if response is None else _still_known(run, rules, map_, found, response)
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         if not run.late and _decays(map_, found, informed, branch):
-            return _without_signal(run, map_.unpack(found.point), informed, branch)
+            return _without_signal(run, _surviving(map_.unpack(found.point), informed, branch), informed, branch)
         if response is None:
             response = derivatives_at(run, rules, map_, found.point)
             if found.status is Status.converged and not response.known:
@@ -319,13 +319,23 @@ def _may_have_merged(run: Run, solved: SolvedPoint, branch: str) -> bool:
 def _without_signal(
     run: Run, point: Overlaps, informed: Overlaps, branch: str, *, only_merged: bool = False
 ) -> BranchPoint | None:
-    """The uninformed point to which an iteration is on its slow way."""
+    """The fixed point beside one without an order parameter, to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
     asked = _Asked(
         left, run.callback, run.deadline, run.only_merged or only_merged, decisive=True
     )  # whoever asks decides
-    end = _solve_point(run.system, run.alpha, branch, without_signal(point), informed, asked)
+    end = _solve_point(run.system, run.alpha, branch, point, informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
+
+
+def _surviving(point: Overlaps, informed: Overlaps, branch: str) -> Overlaps:
+    """The point with its small order parameters set to zero: where one of two remains large, it is not uninformed."""
+    large = {
+        name: getattr(point, name)
+        for name in Branch.named(branch).order_parameters
+        if np.abs(getattr(point, name)).max() >= SMALL_SIGNAL * np.abs(getattr(informed, name)).max()
+    }
+    return replace(without_signal(point), **large)
 
 
 def _beginning(
@@ -363,11 +373,12 @@ def _finished(
 
     solved = _at_rest(run, rules, _verified(run, rules, solved, again, FIRST_ROUND))
     if not run.late and _decays(solved.map_, solved.found, informed, branch):
-        return _without_signal(run, solved.overlaps, informed, branch)
+        return _without_signal(run, _surviving(solved.overlaps, informed, branch), informed, branch)
     solved = classified(run, rules, solved, informed, branch)
     if _may_have_merged(run, solved, branch):
         # a point that does not settle among its lowest minima is none
-        merged = _without_signal(run, solved.overlaps, informed, branch, only_merged=not run.unsettled)
+        uninformed = without_signal(solved.overlaps)
+        merged = _without_signal(run, uninformed, informed, branch, only_merged=not run.unsettled)
         if merged is not None and merged.status is Status.converged:
             return merged
     if run.unsettled and not run.compares:
