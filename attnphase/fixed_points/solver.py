@@ -42,6 +42,7 @@ from attnphase.state_evolution.starts import (
     check_start,
     informed_signal,
     initial_overlaps,
+    surviving,
     vanishes,
     without_signal,
 )
@@ -269,7 +270,7 @@ def _iterated(
             response = None if response is None else _still_known(run, rules, map_, found, response)
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         if not run.late and _decays(map_, found, informed, branch):
-            return _without_signal(run, _surviving(map_.unpack(found.point), informed, branch), informed, branch)
+            return _without_signal(run, surviving(map_.unpack(found.point), informed, branch), informed, branch)
         if response is None:
             response = derivatives_at(run, rules, map_, found.point)
             if found.status is Status.converged and not response.known:
@@ -328,16 +329,6 @@ def _without_signal(
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 
 
-def _surviving(point: Overlaps, informed: Overlaps, branch: str) -> Overlaps:
-    """The point with its small order parameters set to zero: where one of two remains large, it is not uninformed."""
-    large = {
-        name: getattr(point, name)
-        for name in Branch.named(branch).order_parameters
-        if np.abs(getattr(point, name)).max() >= SMALL_SIGNAL * np.abs(getattr(informed, name)).max()
-    }
-    return replace(without_signal(point), **large)
-
-
 def _beginning(
     system: System, start: Overlaps | BranchPoint | None, informed: Overlaps
 ) -> tuple[Restart | None, Overlaps, Sector]:
@@ -373,7 +364,7 @@ def _finished(
 
     solved = _at_rest(run, rules, _verified(run, rules, solved, again, FIRST_ROUND))
     if not run.late and _decays(solved.map_, solved.found, informed, branch):
-        return _without_signal(run, _surviving(solved.overlaps, informed, branch), informed, branch)
+        return _without_signal(run, surviving(solved.overlaps, informed, branch), informed, branch)
     solved = classified(run, rules, solved, informed, branch)
     if _may_have_merged(run, solved, branch):
         # a point that does not settle among its lowest minima is none
@@ -486,7 +477,7 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     """Whether an iteration is on its way to the uninformed point, or as near as it comes.
 
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
-    smaller still, the branch has no fixed point of its own here.
+    smaller still, the branch has no fixed point of its own here, unless something else still moves by a larger share.
     """
     if not Branch.named(branch).is_informed or not map_.system.has_even_loss:
         return False
@@ -496,4 +487,5 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
         return small > 0 and vanishes(map_.system.problem, overlaps, branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
         return False
-    return informed_signal(map_.unpack(found.image), branch) < small
+    moved = np.abs(found.image - found.point) / map_.scales(found.point)
+    return informed_signal(map_.unpack(found.image), branch) < small and moved[map_.sector.odd].max() == moved.max()

@@ -10,11 +10,11 @@ import pytest
 import attnphase as ap
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import _surviving, solve_point
+from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.starts import initial_overlaps, surviving
 from attnphase.state_evolution.system import System
 
 PAGE = (Path(__file__).parents[2] / "docs" / "layers_and_heads.md").read_text(encoding="utf-8")
@@ -131,8 +131,8 @@ def test_of_two_order_parameters_only_the_one_that_dies_out_is_set_to_zero():
     informed = initial_overlaps(Problem.from_toml(PROBLEMS[3]), "mixed")
     for small, large in (("m", "theta"), ("theta", "m")):
         point = replace(informed, **{small: -0.2 * getattr(informed, small), large: -0.7 * getattr(informed, large)})
-        left = _surviving(point, informed, "mixed")
+        left = surviving(point, informed, "mixed")
         assert not getattr(left, small).any()
         assert np.array_equal(getattr(left, large), getattr(point, large))
-        gone = _surviving(replace(point, **{large: getattr(left, small)}), informed, "mixed")
+        gone = surviving(replace(point, **{large: getattr(left, small)}), informed, "mixed")
         assert not gone.has_signal
