@@ -223,7 +223,8 @@ class Run:
 
         def led(share: float, end: Callable[[Array, Array], bool]) -> FixedPoint:
             map_.lift = True
-            found = self.iterate(map_, x, Damped(1 - share), min(round(15 * slowdown), 120), _IN_THE_BASIN, end)
+            steps = Damped(1 - share, map_.sector.covariances)
+            found = self.iterate(map_, x, steps, min(round(15 * slowdown), 120), _IN_THE_BASIN, end)
             map_.lift = False
             return found
 

@@ -42,6 +42,7 @@ from attnphase.state_evolution.starts import (
     check_start,
     informed_signal,
     initial_overlaps,
+    surviving,
     vanishes,
     without_signal,
 )
@@ -272,7 +273,7 @@ def _iterated(
             response = None if response is None else _still_known(run, rules, map_, found, response)
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         if not run.late and _decays(map_, found, informed, branch):
-            return _without_signal(run, map_.unpack(found.point), informed, branch)
+            return _without_signal(run, surviving(map_.unpack(found.point), informed, branch), informed, branch)
         if response is None:
             response = derivatives_at(run, rules, map_, found.point)
             if found.status is Status.converged and not response.known:
@@ -325,12 +326,12 @@ def _may_have_merged(run: Run, solved: SolvedPoint, branch: str) -> bool:
 def _without_signal(
     run: Run, point: Overlaps, informed: Overlaps, branch: str, *, only_merged: bool = False
 ) -> BranchPoint | None:
-    """The uninformed point to which an iteration is on its slow way."""
+    """The fixed point beside one without an order parameter, to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
     asked = _Asked(
         left, run.callback, run.deadline, run.only_merged or only_merged, decisive=True
     )  # whoever asks decides
-    end = _solve_point(run.system, run.alpha, branch, without_signal(point), informed, asked)
+    end = _solve_point(run.system, run.alpha, branch, point, informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 
 
@@ -369,11 +370,12 @@ def _finished(
 
     solved = _at_rest(run, rules, _verified(run, rules, solved, again, FIRST_ROUND))
     if not run.late and _decays(solved.map_, solved.found, informed, branch):
-        return _without_signal(run, solved.overlaps, informed, branch)
+        return _without_signal(run, surviving(solved.overlaps, informed, branch), informed, branch)
     solved = classified(run, rules, solved, informed, branch)
     if _may_have_merged(run, solved, branch):
         # a point that does not settle among its lowest minima is none
-        merged = _without_signal(run, solved.overlaps, informed, branch, only_merged=not run.unsettled)
+        uninformed = without_signal(solved.overlaps)
+        merged = _without_signal(run, uninformed, informed, branch, only_merged=not run.unsettled)
         if merged is not None and merged.status is Status.converged:
             return merged
     if run.unsettled and not run.compares:
@@ -481,7 +483,7 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     """Whether an iteration is on its way to the uninformed point, or as near as it comes.
 
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
-    smaller still, the branch has no fixed point of its own here.
+    smaller still, the branch has no fixed point of its own here, unless something else still moves by a larger share.
     """
     if not Branch.named(branch).is_informed or not map_.system.has_even_loss:
         return False
@@ -491,4 +493,5 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
         return small > 0 and vanishes(map_.system.problem, overlaps, branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
         return False
-    return informed_signal(map_.unpack(found.image), branch) < small
+    moved = np.abs(found.image - found.point) / map_.scales(found.point)
+    return informed_signal(map_.unpack(found.image), branch) < small and moved[map_.sector.odd].max() == moved.max()

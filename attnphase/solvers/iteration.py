@@ -7,12 +7,13 @@ each block of parameters, so that damping cannot loosen it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.solvers.differences import Map, finite_difference_jacobian
@@ -75,13 +76,19 @@ class Method(Protocol):
 
 @dataclass
 class Damped:
-    """``x + (1 - damping) (F(x) - x)``."""
+    """``x + (1 - damping) (F(x) - x)``, or a shorter step that moves no `bounded` entry by more than its size.
+
+    A longer step would leave the iteration many times that size away, at a point that tells nothing of the start.
+    """
 
     damping: float = 0.8
+    bounded: Sequence[int] | NDArray[np.int64] = ()
 
     def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array:
         """The next point, see `Method`."""
-        return point + (1 - self.damping) * (image - point)
+        places = np.asarray(self.bounded, dtype=int)
+        farthest = np.abs((image - point) / scale)[places].max(initial=0.0)
+        return point + min(1 - self.damping, 1 / max(farthest, 1.0)) * (image - point)
 
 
 @dataclass

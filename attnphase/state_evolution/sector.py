@@ -181,6 +181,11 @@ class Sector:
         return _packed(self.units, self.length, self.columns, self.teacher_rank, self.trained)
 
     @cached_property
+    def covariances(self) -> NDArray[np.int64]:
+        """Coordinates that are entries of q or V, (Z,) of int."""
+        return np.flatnonzero(self.basis[: self.length * self.columns * (self.columns + 1)].any(axis=0))
+
+    @cached_property
     def odd(self) -> NDArray[np.int64]:
         """Coordinates that are entries of m or theta, (Z,) of int."""
         first = self.length * self.columns * (self.columns + 1)

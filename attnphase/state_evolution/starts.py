@@ -24,6 +24,7 @@ __all__ = [
     "initial_overlaps",
     "random_overlaps",
     "sized_rows",
+    "surviving",
     "vanishes",
     "without_signal",
 ]
@@ -241,6 +242,19 @@ def vanishes(problem: Problem, overlaps: Overlaps, branch: str) -> bool:
 def without_signal(overlaps: Overlaps) -> Overlaps:
     """Overlaps with m = theta = 0, exactly those of an uninformed point."""
     return replace(overlaps, m=0 * overlaps.m, theta=0 * overlaps.theta)
+
+
+def surviving(overlaps: Overlaps, informed: Overlaps, branch: str) -> Overlaps:
+    """Overlaps with the branch's order parameters that are small beside the informed start's set to zero.
+
+    They are those of an uninformed point; of another branch where one of two order parameters remains.
+    """
+    large = {
+        name: getattr(overlaps, name)
+        for name in Branch.named(branch).order_parameters
+        if np.abs(getattr(overlaps, name)).max() >= SMALL_SIGNAL * np.abs(getattr(informed, name)).max()
+    }
+    return replace(without_signal(overlaps), **large)
 
 
 def check_start(problem: Problem, overlaps: Overlaps, like: Overlaps) -> None:

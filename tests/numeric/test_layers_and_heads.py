@@ -1,16 +1,21 @@
 """The problems of the page on layers and heads against its numbers, and those of a program that shares no code."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import attnphase as ap
+from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import initial_overlaps, surviving
+from attnphase.state_evolution.system import System
 
 PAGE = (Path(__file__).parents[2] / "docs" / "layers_and_heads.md").read_text(encoding="utf-8")
 PROBLEMS = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)
@@ -101,3 +106,33 @@ def test_starts_are_compared_on_few_nodes_alone():
     assert point.values["training_loss"] == pytest.approx(0.0700, abs=4e-4)
     assert {start for start, _ in seen} == {"1", "2", "3", "4"}
     assert len({nodes for _, nodes in seen}) == 1
+
+
+def test_an_image_of_many_times_its_starts_size_throws_no_point_away():
+    """At a small ridge the first q of two heads is a thousand times the start's, and so far away no path leads back."""
+    system = System.of(Problem.from_toml(PROBLEMS[3]).with_fields({"regularizer.strength": 0.01}))
+    start = initial_overlaps(system.problem, "mixed")
+    run = Run(system, 2.0, SolverSettings(threads=1, max_maps=30), Sector.of(start, system.symmetries))
+    map_ = run.map(system.refinement(2**18).sobol(64))
+    x = map_.pack(start)
+    image = map_(x)
+    assert image is not None
+    assert map_.unpack(image).q.max() > 1000 * start.q.max()
+    found = run.coarse(map_, x, 1e-2)
+    assert found.status is Status.converged
+    end = map_.unpack(found.point)
+    # by 2**18 Sobol points the branch has m = 0.726 and q = (0.102, 0.158)
+    assert abs(end.m).max() == pytest.approx(0.726, abs=0.05)
+    assert end.q.max() < 0.3
+
+
+def test_of_two_order_parameters_only_the_one_that_dies_out_is_set_to_zero():
+    """One head that remains semantic, or positional, has a fixed point of its own, which is not the uninformed one."""
+    informed = initial_overlaps(Problem.from_toml(PROBLEMS[3]), "mixed")
+    for small, large in (("m", "theta"), ("theta", "m")):
+        point = replace(informed, **{small: -0.2 * getattr(informed, small), large: -0.7 * getattr(informed, large)})
+        left = surviving(point, informed, "mixed")
+        assert not getattr(left, small).any()
+        assert np.array_equal(getattr(left, large), getattr(point, large))
+        gone = surviving(replace(point, **{large: getattr(left, small)}), informed, "mixed")
+        assert not gone.has_signal

@@ -391,16 +391,24 @@ def test_the_lift_reaches_the_domain_on_every_atom():
 
 
 def test_an_order_parameter_on_its_way_to_zero_is_told_from_one_that_grows():
-    """Where it is small and its image smaller still; not where the image is larger, nor where it is large yet."""
+    """Where it is small and its image smaller still; not where the image is larger, nor where it is large yet.
+
+    Nor where another entry still moves by a larger share: then the order parameter may pass zero by chance.
+    """
     run = run_of(FEW, 1.0)
     map_ = run.map(ladder_of(run).sobol(64))
     informed = initial_overlaps(FEW, "semantic")
 
-    def ended(share: float, image: float, status: Status = Status.iteration_limit) -> FixedPoint:
-        ends = [map_.pack(replace(informed, theta=size * informed.theta)) for size in (share, image)]
-        return FixedPoint(ends[0], ends[1], 1e-3, 40, status)
+    def ended(share: float, image: float, status: Status = Status.iteration_limit, q: float = 1.0) -> FixedPoint:
+        ends = (
+            replace(informed, theta=share * informed.theta),
+            replace(informed, theta=image * informed.theta, q=q * informed.q),
+        )
+        return FixedPoint(map_.pack(ends[0]), map_.pack(ends[1]), 1e-3, 40, status)
 
     assert _decays(map_, ended(0.1, 0.08), informed, "semantic")
+    assert _decays(map_, ended(0.1, 0.08, q=0.83), informed, "semantic")
+    assert not _decays(map_, ended(0.1, 0.08, q=0.77), informed, "semantic")
     assert not _decays(map_, ended(0.1, 0.12), informed, "semantic")
     assert not _decays(map_, ended(0.6, 0.5), informed, "semantic")
     assert not _decays(map_, ended(0.1, 0.08, Status.converged), informed, "semantic")

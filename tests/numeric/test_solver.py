@@ -78,6 +78,14 @@ def test_damped_iteration_converges_at_the_predicted_rate(slow, fast, damping):
     np.testing.assert_allclose(tail[1:] / tail[:-1], rate, rtol=1e-3)
 
 
+def test_bounded_entries_move_by_no_more_than_their_size():
+    """Where an image lies farther than its start is large, the step is shorter; where it does not, it is as without."""
+    point, scale = np.array([0.3, -2.0, 0.1]), np.array([0.5, 2.0, 0.1])
+    for image, share in (([4.3, 1.0, 8.1], 0.125), ([1.4, 1.0, 8.1], 0.2)):
+        moved = Damped(0.8, (0, 1)).step(point, np.array(image), scale, lambda x: x)
+        np.testing.assert_allclose(moved, point + share * (np.array(image) - point), rtol=1e-12)
+
+
 @FEW
 @given(eigenvalue=st.floats(-7.0, -3.05))
 def test_damping_tames_an_eigenvalue_below_minus_three(eigenvalue):
