@@ -27,11 +27,12 @@ from attnphase.integration.refinement import (
 )
 from attnphase.integration.rules import Rule, lines, nets, published_rule
 
-__all__ = ["NODES_OF_LINES", "RULES"]
+__all__ = ["POINTS_OF_A_NODE", "RULES"]
 
 _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields and of the noise, and across lines
-NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
+POINTS_OF_A_NODE = 4  # measured: a node of a line takes the time of two to eight Sobol points whose minima are known
+_MOST_OF_LINES = 4  # times as many nodes as Sobol points may be: who names lines asks for small errors
 _MOST_PER_DIMENSION = 256
 # relative to the error asked for: the defect of lines, and what nodes that are left out have of the variance
 _DEFECT, _DROPPED = 0.01, 0.1
@@ -222,8 +223,8 @@ class Lines(_LatentFirst):
 
     @property
     def is_affordable(self) -> bool:
-        """Whether the first rule has no more nodes than Sobol points may have."""
-        return self._first_orders.size <= self.max_nodes
+        """Whether the first rule takes no longer than as many Sobol points as there may be."""
+        return POINTS_OF_A_NODE * self._first_orders.size <= self.max_nodes
 
     def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
         """See `Refinement`: of every direction another rule, as accurate."""
@@ -253,7 +254,7 @@ class Lines(_LatentFirst):
         orders = rule.lines
         if self.asked.nodes is not None or orders is None:
             return None
-        wanted, most = self.asked.standard_error / np.sqrt(len(parts)), NODES_OF_LINES * self.max_nodes
+        wanted, most = self.asked.standard_error / np.sqrt(len(parts)), _MOST_OF_LINES * self.max_nodes
         # the largest error first, for there may not be nodes enough for all; directions have two gauges each
         gauges = np.argsort(-np.nan_to_num(parts, nan=np.inf), kind="stable")
         finer = orders
