@@ -74,7 +74,7 @@ class Loss:
     ] = None
     expression: Annotated[
         Formula | Callable[..., Any] | None,
-        Field(description="a formula in the local fields h and k, or a function of them"),
+        Field(description="a formula in the local fields h and k, or a function of them, of at most 20000 characters"),
     ] = None
     parameters: Annotated[
         Mapping[str, float] | None,

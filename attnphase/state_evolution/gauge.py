@@ -4,6 +4,9 @@ A loss of ``h_Q h_K^T`` alone does not change under ``(Q, K) -> (Q M, K M^-T)``.
 columns and keep all norms; symmetric ones stretch the columns. The ridge is stationary along a stretch X if
 ``Tr X W^T W = 0``, so that ``Q^T Q = K^T K``: the least norm among weights of one loss (Kempf and Ness, 1979).
 
+Along some directions n of the columns the loss may not change at all, as a cross-entropy does not with the sum of its
+logits. Then W n = 0 at the ridge's minimum: no stretch of n is stationary, and none is needed. These are `idle`.
+
 Columns with ridges of their own, ``sum_i lambda_i |W_i|^2``, are columns of one ridge in units of their own,
 ``u_i = s_i W_i`` with ``s_i^2`` proportional to ``lambda_i``: a generator X of W is ``s X s^-1`` of u. What of the
 generators is antisymmetric or symmetric there counts.
@@ -46,11 +49,14 @@ class Gauge:
         Symmetric ones, likewise.
     sizes : (r,) array or None
         Roots of the columns' ridges, relative to their geometric mean; None where all have the same.
+    idle : (r, r) array or None
+        Change of columns times `sizes` that leaves out all directions in which the loss is constant; None without any.
     """
 
     turns: Array
     stretches: Array
     sizes: Array | None = None
+    idle: Array | None = None
 
     @property
     def changes(self) -> Array:
@@ -71,6 +77,11 @@ class Gauge:
         """Overlaps of the columns times `sizes`."""
         return overlaps if self.sizes is None else overlaps.changed(np.diag(self.sizes))
 
+    @property
+    def useful(self) -> Array | None:
+        """The change of the columns themselves that leaves out idle directions."""
+        return None if self.idle is None else self._of_columns(self.idle)
+
     def _of_columns(self, change: Array) -> Array:
         """A change (..., r, r) of the columns times `sizes`, as one of the columns themselves."""
         return change if self.sizes is None else change * self.sizes / self.sizes[:, None]
@@ -78,7 +89,12 @@ class Gauge:
     def of_regularizer(self, *, quadratic: bool, rotates: bool) -> Gauge:
         """The turns that a regulariser does not see either, and the stretches if it is the ridge, which chooses."""
         none = np.zeros((0, *self.turns.shape[1:]))
-        return replace(self, turns=self.turns if rotates else none, stretches=self.stretches if quadratic else none)
+        return replace(
+            self,
+            turns=self.turns if rotates else none,
+            stretches=self.stretches if quadratic else none,
+            idle=self.idle if quadratic else None,
+        )
 
     def left_by(self, reflections: Sequence[Array]) -> Gauge:
         """The turns that a group of changes of columns leaves free: their means over it."""
@@ -234,8 +250,13 @@ def gauge_of(
     _, sizes, rows = np.linalg.svd(equations, full_matrices=False)
     found = _exact(rows[sizes <= _VANISHES * sizes.max()]).reshape(-1, r, r)
     roots = None if ridges is None else np.sqrt(np.array(ridges) / np.exp(np.mean(np.log(ridges))))
-    turns, stretches = _parts(found if roots is None else found * roots[:, None] / roots)
-    return Gauge(turns, stretches[:0] if norms else stretches, roots)
+    found = found if roots is None else found * roots[:, None] / roots
+    turns, stretches = _parts(found)
+    if norms:
+        return Gauge(turns, stretches[:0], roots)
+    idle = _idle(found)
+    turns, stretches = _others(turns, idle), _others(stretches, idle)
+    return Gauge(turns, stretches, roots, np.eye(r) - idle if idle.any() else None)
 
 
 def _slope(values: Array, step: float) -> Array:
@@ -257,6 +278,22 @@ def _exact(rows: Array) -> Array:
         reduced[others] -= reduced[others, column, None] * reduced[i]
     whole = np.round(reduced)
     return np.where(np.abs(reduced - whole) <= _VANISHES, whole, reduced)
+
+
+def _idle(found: Array) -> Array:
+    """Projection (r, r) on the directions n of columns with all ``n a^T`` in the span of some matrices."""
+    r = found.shape[-1]
+    flat = np.linalg.qr(found.reshape(-1, r * r).T)[0].T.reshape(-1, r, r)
+    shares, vectors = np.linalg.eigh(np.einsum("iab,icb->ac", flat, flat) / r)
+    idle = vectors[:, shares > 1 - _VANISHES]
+    return idle @ idle.T
+
+
+def _others(part: Array, idle: Array) -> Array:
+    """Of an orthonormal basis of changes, one without those among idle directions."""
+    rest = (part - idle @ part @ idle).reshape(len(part), idle.size)
+    _, sizes, rows = np.linalg.svd(rest, full_matrices=False)
+    return rows[sizes > 1e-3].reshape(-1, *idle.shape)
 
 
 def _parts(found: Array) -> tuple[Array, Array]:

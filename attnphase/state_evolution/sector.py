@@ -46,6 +46,8 @@ class Sector:
         Turns of the student's columns that leave the loss unchanged, and that no symmetry of the start forbids.
     start : Overlaps or None
         As which points are turned where there are such.
+    useful : (r, r) array or None
+        The change of columns that leaves out directions in which the loss is constant; None where there are none.
     """
 
     basis: Array
@@ -58,6 +60,7 @@ class Sector:
     norms: int = 0
     free: Gauge | None = None
     start: Overlaps | None = None
+    useful: Array | None = None
 
     @classmethod
     def of(
@@ -89,11 +92,12 @@ class Sector:
         key = tuple((tuple(order), A.tobytes(), B.tobytes(), C.tobytes()) for order, A, B, C in group)
         basis = _basis_of(key, length, columns, rank, trained, start.norms)
         free = None if gauge is None or not len(gauge.turns) else gauge.left_by([A for _, A, *_ in group])
+        useful = None if gauge is None else gauge.useful
         if free is None or not len(free.turns):
-            return cls(basis, group, length, columns, rank, units, trained, start.norms)
+            return cls(basis, group, length, columns, rank, units, trained, start.norms, useful=useful)
         # theta counts in the unit of m
         target = start if units is None else replace(start, theta=start.theta / units.tokens**2)
-        return cls(basis, group, length, columns, rank, units, trained, start.norms, free, target)
+        return cls(basis, group, length, columns, rank, units, trained, start.norms, free, target, useful)
 
     def turned(self, images: Overlaps) -> Overlaps:
         """Overlaps (..., P, ...), each turned to lie as the start does where symmetries leave that open."""
@@ -115,8 +119,9 @@ class Sector:
         return (several.pack() / self.sizes) @ self._projection.T
 
     def unpack(self, vector: Array) -> Overlaps:
-        """Overlaps with the given coordinates."""
-        return self._unpacked(self.sizes * (self.basis @ vector))
+        """Overlaps with the given coordinates; in idle directions zero but for V, as rounding may leave the domain."""
+        found = self._unpacked(self.sizes * (self.basis @ vector))
+        return found if self.useful is None else replace(found.changed(self.useful), V=found.V)
 
     def unpack_all(self, vectors: Array) -> Overlaps:
         """Overlaps with coordinates (N, D); their number stands before the site axis."""
@@ -127,6 +132,9 @@ class Sector:
 
     def symmetrized(self, conjugates: Conjugates) -> Conjugates:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
+        if self.useful is not None:  # V_hat is sampled by Stein's form, which divides by a q that vanishes there
+            q_hat, V_hat = (self.useful.T @ hat @ self.useful for hat in (conjugates.q_hat, conjugates.V_hat))
+            conjugates = replace(conjugates, q_hat=q_hat, V_hat=V_hat)
         if len(self.group) == 1:
             return conjugates
         order, left, right = self._elements

@@ -206,12 +206,26 @@ def _log_sum(logits: Sequence[Any]) -> Any:
     return one + Softplus(other - one)
 
 
+def _exponents(value: Any) -> list[Any]:
+    """The x of a sum of ``a exp(x)``, with the logarithm of each number a > 0 added; empty if it is no such sum."""
+    found = []
+    for term in value.args if isinstance(value, Add) else ():
+        number, rest = term.as_coeff_Mul()
+        if not number.is_positive or not (rest == 1 or isinstance(rest, exp)):
+            return []
+        found.append(log(number) + (0 if rest == 1 else rest.args[0]))
+    return found
+
+
 def _logarithm(value: Any) -> Any:
-    """``log(value)``, finite where a sigmoid or a softmax in it is too small for a number."""
+    """``log(value)``, finite where a sigmoid, a softmax or a sum of exponentials in it is no number."""
     terms, rest = list[Any](), list[Any]()
     for factor in Mul.make_args(value):
         base, power = factor.as_base_exp()
-        if isinstance(base, (Sigmoid, Softmax)) and power.is_number:
+        exponents = _exponents(base)
+        if exponents and power.is_number:
+            terms.append(power * _log_sum(exponents))
+        elif isinstance(base, (Sigmoid, Softmax)) and power.is_number:
             logits: Any = base.args
             terms.append(-power * Softplus(_log_sum(logits) if isinstance(base, Softmax) else -logits[0]))
         else:

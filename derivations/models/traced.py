@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from sympy import Basic, Expr, Float, NumberSymbol, Symbol, sympify
+from sympy import Basic, Expr, Float, Integer, NumberSymbol, Symbol, sympify
 from sympy.printing.str import StrPrinter
 
 from derivations.algebra.common_parts import common_parts
@@ -21,6 +21,7 @@ from derivations.models.scalar import Sizes, norm_array, norm_names
 __all__ = ["Traced", "traced"]
 
 _ARRAYS = ("h", "k", "noise", "c")
+_CLUSTERS = range(3)  # most comparisons are with one of these
 
 
 class Traced(NamedTuple):
@@ -71,8 +72,33 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
     strange = sorted(map(str, expression.free_symbols - known))
     if strange:
         raise FormulaError(f"its value holds {shortened(strange[0])}, which is none of its arguments.")
+    if "c" in wanted:
+        _check_clusters(function, arguments, expression)
     taken = [*values, *(norm_names(sizes.columns) if "Q" in given else ())]
     return Traced(_text(expression, taken), values)
+
+
+def _check_clusters(function: Callable[..., Any], arguments: Mapping[str, Any], expression: Any) -> None:
+    """Refuse a function that compares numbers of clusters: symbols are equal to no number, so one case would be lost.
+
+    All tokens are in one cluster here. Everything but ``c`` is compared at one point.
+    """
+    symbols = arguments["c"].ravel()
+    for number in _CLUSTERS:
+        at = {symbol: Integer(number) for symbol in symbols}
+        try:
+            with contained():
+                known = _expression(function(**{**arguments, "c": np.full_like(arguments["c"], Integer(number))}))
+        except (ForeignError, FormulaError):
+            continue
+        held = sorted((known + expression).free_symbols - {*symbols}, key=str)
+        point = {symbol: Float(0.3 + (0.61803398875 * i) % 1) for i, symbol in enumerate(held)}
+        one, other = (complex(value.xreplace({**at, **point}).evalf()) for value in (known, expression))
+        if abs(one - other) > 1e-9 * (abs(one) + abs(other)):
+            raise FormulaError(
+                f"for tokens in cluster {number} it returns another value than for symbols, as a function does that"
+                " branches on c: write it without if and ==, such as (1 - c[0])*a + c[0]*b."
+            )
 
 
 def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:

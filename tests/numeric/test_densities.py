@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnphase.checks.consistency import check
 from attnphase.errors import ProblemError
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.fixed_points.point import BranchPoint
@@ -129,3 +130,13 @@ def test_what_needs_a_gaussian_law_says_so():
     with pytest.raises(ProblemError, match=r'integration\.rule = "lines" needs .* smooth tokens\.density'):
         problem.with_fields({"tokens.density": "1 + sign(k)/2", "integration.rule": "lines"})
     assert solved(problem.with_fields({"tokens.density": "1 + sign(k)/2"})).rule == "sobol"
+
+
+def test_checks_train_instances_of_a_density():
+    pytest.importorskip("torch")
+    problem = problem_of(BENT, sigma=SIGMA, density="1 + 0.8*tanh(1.3*k)").with_fields(
+        {"integration.standard_error": 1e-3}
+    )
+    report = check(problem, 2.3, settings=SolverSettings(threads=1))
+    found = next(one for one in report.checks if one.name == "experiment at finite d")
+    assert found.passed, found.detail

@@ -73,3 +73,33 @@ def test_a_strong_ridge_gives_the_mean_of_the_samples(alpha):
     ds = ap.solve(classifier(LOSSES["logistic"][0], 3e4, 1.0, 1.0), alpha, "uninformed").squeeze()
     cosine = abs(ds.m.to_numpy().ravel()[0]) / np.sqrt(ds.q.to_numpy().ravel()[0])
     assert cosine == pytest.approx(1 / np.sqrt(1 + 1 / alpha), rel=1e-4)
+
+
+def test_logits_of_classes_whose_sum_does_not_matter():
+    """W lambda 1 = 0 by three ridges lambda: W sqrt(lambda) = U B^T for any basis B of what is orthogonal to theirs."""
+    ridges = np.array([0.31, 0.55, 0.18])
+    basis = np.linalg.svd(np.sqrt(ridges)[None])[2][1:]
+    means = [[1.1, 0.0], [-0.6, 0.9], [-0.7, -0.8]]
+    clusters = [{"sigma": sigma, "mean": mean} for sigma, mean in zip((0.8, 1.1, 0.9), means, strict=True)]
+    tokens = {"kind": "mixture", "length": 1, "clusters": clusters, "law": {"weights": [0.5, 0.2, 0.3]}}
+
+    def problem(logits: str, strength: Any, columns: int) -> ap.Problem:
+        label = "[(1 - c)*(2 - c)/2, c*(2 - c), c*(c - 1)/2]"
+        loss = f"z = {logits}\nlog(sum(exp(z))) - sum({label}*z)"
+        return ap.Problem(
+            tokens=tokens,
+            positions={"kind": "none"},
+            student={"rank": columns},
+            regularizer={"strength": strength},
+            loss={"kind": "expression", "expression": loss},
+        )
+
+    three = ap.solve(problem("h[0]", ridges.tolist(), 3), 2.3, branch="positional", stability=False)
+    change = (basis / np.sqrt(ridges)).tolist()
+    two = ap.solve(problem(f"h[0] @ {change}", 1.0, 2), 2.3, branch="positional", stability=False)
+    assert three.status == two.status == 0
+    W, U = (point.q.isel(token=0, cluster=0).values for point in (three, two))
+    np.testing.assert_allclose(W, np.array(change).T @ U @ change, atol=2e-3)
+    np.testing.assert_allclose(W @ ridges, 0, atol=1e-9)
+    for name in ("training_loss", "test_error"):
+        np.testing.assert_allclose(three[name], two[name], rtol=1e-3)

@@ -225,3 +225,24 @@ def test_signs_of_the_start_change_no_error_and_no_eigenvalue() -> None:
     assert np.allclose(other.values["map_eigenvalue"], first.values["map_eigenvalue"], rtol=1e-9)
     for name, error in first.errors.items():
         assert np.allclose(other.errors[name], error, rtol=1e-6, atol=1e-14, equal_nan=True), name
+
+
+def test_a_change_in_idle_directions_is_no_stretch() -> None:
+    """A loss of one sum of two columns, beside a third one: what only changes these otherwise is left out."""
+    problem = Problem().with_fields(
+        {
+            "tokens.length": 1,
+            "positions.kind": "none",
+            "student.rank": 3,
+            "regularizer.strength": [0.2, 0.8, 0.45],
+            "loss.kind": "expression",
+            "loss.expression": "(h[0, 0] + 2*h[0, 1] - k)**2/2",
+        }
+    )
+    found = System.of(problem).gauge
+    assert not len(found.stretches)
+    assert not len(found.turns)
+    # of W: at the least ridge of w = W_0 + 2 W_1 the columns are in proportion to (1/0.2, 2/0.8)
+    assert found.useful is not None
+    np.testing.assert_allclose(found.useful @ [1 / 0.2, 2 / 0.8, 0.0], [1 / 0.2, 2 / 0.8, 0.0], atol=1e-9)
+    np.testing.assert_allclose(found.useful @ np.array([[2.0, -1.0, 0.0], [0.0, 0.0, 1.0]]).T, 0.0, atol=1e-9)
