@@ -33,12 +33,12 @@ def derivatives_at(run: Run, rules: Refinement, map_: StateEvolution, x: Array) 
 def found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> tuple[FixedPoint, Response | None]:
     """The fixed point of a first rule, far from its start, and derivatives next to it if any were needed."""
     if run.maps:  # another rule has led here
-        goes_on = map_.channel.rule.randomised and rules.next(map_.channel.rule, np.inf, 1.0) is not None
-        found = run.unless_stalled(map_, x) if goes_on else run.persistent(map_, x)
+        # points that jump may have no fixed point, and more follow them
+        follows = map_.channel.rule.randomised and rules.next(map_.channel.rule, np.inf, 1.0) is not None
+        found = run.unless_stalled(map_, x) if follows else run.persistent(map_, x)
         if found.status is not Status.left_domain:
             return found, None
-    rule = map_.channel.rule
-    near = None
+    rule, near = map_.channel.rule, None
     if rule.lines is not None and not run.spent:
         near = _found_by_few(run, rules, map_, x)
     elif rule.randomised and rules.refines:
@@ -49,15 +49,19 @@ def found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) 
 def _found_by_newton(
     run: Run, rules: Refinement, map_: StateEvolution, x: Array
 ) -> tuple[FixedPoint, Response | None] | None:
-    """The fixed point of few Sobol points by Newton's method, with the derivatives that its errors need anyway."""
+    """The fixed point of few Sobol points by Newton's method; of one that is compared the derivatives serve again."""
     rough = run.coarse(map_, x, _ROUGHLY)
     if rough.status is not Status.converged or run.spent:
         return rough, None
+    if not run.compares:
+        map_(rough.point, refresh=True)  # from afar a node may have come along in a higher minimum
     response = derivatives_at(run, rules, map_, rough.point)
     if not response.known:
         return None
     found = run.newton(map_, rough.point, response.jacobian)
-    return (found, response) if found.status is Status.converged else None
+    if found.status is not Status.converged:
+        return None
+    return found, response if run.compares else None
 
 
 def _found_by_few(

@@ -6,7 +6,6 @@ import numpy as np
 
 from attnphase.fixed_points.measuring import SolvedPoint
 from attnphase.fixed_points.run import Run
-from attnphase.integration.kinds import POINTS_OF_A_NODE
 from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.state_evolution.errors import contradicted, parts_of
@@ -35,7 +34,7 @@ def instead_of_lines(run: Run, rules: Refinement, solved: SolvedPoint, spent: in
     if other is None or rule.randomised:
         return None
     few = other.as_many(rule)
-    if spent is not None and few.size > POINTS_OF_A_NODE * spent:
+    if spent is not None and few.size > spent:
         return None
     run.callback("comparing with Sobol points")
     points = run.map(few)
@@ -44,7 +43,7 @@ def instead_of_lines(run: Run, rules: Refinement, solved: SolvedPoint, spent: in
     if spent is None:
         most, left = other.most(few, error)
         return enough or (most if left < solved.measured.relative_error else None)
-    return enough if enough is not None and enough.size <= POINTS_OF_A_NODE * spent else None
+    return enough if enough is not None and enough.size <= spent else None
 
 
 def is_contradicted(run: Run, rules: Refinement, solved: SolvedPoint) -> bool:

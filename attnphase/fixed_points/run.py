@@ -62,8 +62,6 @@ class Run:
         Whether nothing more is asked of a point that has not merged.
     compares : bool
         Whether the point is only compared with those of other starts: it has no errors of integration.
-    roughly : bool
-        Whether points of Sobol rules need not be found to the tolerance, see `tolerance_on`: more points will follow.
     jacobian : (D, D) array or None
         As Newton's method left it the last time; None where that did not converge.
     contradicted : bool
@@ -83,7 +81,6 @@ class Run:
     gap: float | None = None
     only_merged: bool = False
     compares: bool = False
-    roughly: bool = False
     jacobian: Array | None = None
     contradicted: bool = False
     gauges: tuple[tuple[tuple[Rule, ...], Sector], list[StateEvolution]] | None = None
@@ -103,9 +100,9 @@ class Run:
         self.settings = replace(self.settings, max_maps=max(self.settings.max_maps, self.maps + maps))
 
     def tolerance_on(self, rule: Rule) -> float:
-        """Residual to which a point is found; `roughly` it is the weight of a node, which jumps move the map by."""
+        """Residual to which a point is found: one that is only compared by points, to the weight of one of them."""
         asked = self.settings.tolerance
-        return max(asked, 1 / rule.size) if self.roughly and rule.randomised else asked
+        return max(asked, 1 / rule.size) if self.compares and rule.randomised else asked
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""

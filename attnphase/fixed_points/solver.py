@@ -58,7 +58,7 @@ _DECISIVE = 0.1  # of the error asked for, where that leaves open whether there 
 class _Asked:
     """How a point is solved; `only_merged` and `compares` as in `Run`.
 
-    `decisive` if the error has been made small to decide.
+    `decisive` if the error has been made small to decide, `beyond` if few nodes have led to the start already.
     """
 
     settings: SolverSettings
@@ -67,6 +67,7 @@ class _Asked:
     only_merged: bool = False
     decisive: bool = False
     compares: bool = False
+    beyond: bool = False
 
 
 def solve_point(
@@ -178,7 +179,7 @@ def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps]
     tried = found[:1] if found[0][1].status is Status.converged else [found[0], *settled[:1]]
     first: BranchPoint | None = None
     for _, best, informed in tried:
-        end = _solve_point(system, alpha, branch, best, informed, asked)
+        end = _solve_point(system, alpha, branch, best, informed, replace(asked, beyond=True))
         if end is None:
             return None
         end = replace(end, iterations=end.iterations + best.iterations)
@@ -210,7 +211,7 @@ def _solve_point(
         only_merged=asked.only_merged, compares=asked.compares,
     )  # fmt: skip
     try:
-        found = _iterated(run, branch, previous, point, informed, decisive=asked.decisive)
+        found = _iterated(run, branch, previous, point, informed, asked)
     except (ArithmeticError, np.linalg.LinAlgError):
         return None if asked.only_merged else unevaluated(run, branch, point)
     return found if found is None or asked.decisive else _decided(run, branch, found, informed, asked)
@@ -236,7 +237,7 @@ def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, aske
 
 
 def _iterated(
-    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, *, decisive: bool
+    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, asked: _Asked
 ) -> BranchPoint | None:
     """Where the iteration leads from a point, beside a neighbour or not."""
     settings, callback = run.settings, run.callback
@@ -247,18 +248,15 @@ def _iterated(
     refine = settings.method == "newton" and rules.refines
     response, jacobian = _lent(previous, run.sector) if previous and refine else (None, None)
     second_minima = float(run.system.problem.loss.form.is_rough)  # there no tensor rule knows its error
-    rule = rules.single() if not refine else _first_rule(rules, previous, response)
+    rule = rules.single() if not refine else _first_rule(rules, previous, response, asked)
     spent = 0  # nodes of all rules together
     solved: SolvedPoint | None = None  # at rest on the rule before
-    map_: StateEvolution | None = None
-    run.roughly = refine
 
     def decays(x: Array, image: Array) -> bool:
         return _decays(map_, FixedPoint(x, image, np.inf, 0, Status.iteration_limit), informed, branch)
 
     while True:
-        map_ = map_ if map_ is not None and map_.channel.rule is rule else run.map(rule)
-        began = point
+        map_, began = run.map(rule), point
         if previous is not None and previous.rule is map_.channel.rule:
             map_.adopt(previous.minima)
         x = map_.pack(point)
@@ -285,12 +283,11 @@ def _iterated(
         second_minima = max(second_minima, map_.rough_share)
         if found.status is not Status.converged:
             if (instead := more_points(run, rules, map_) if refine else None) is not None:
-                rule, second_minima = instead, 1.0
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
-                jacobian, response, solved = None, None, None
+                rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
                 continue
             # beside the end of a branch more nodes decide
-            insists = decisive or rule.lines is None or not has_curve(run, branch)
+            insists = asked.decisive or rule.lines is None or not has_curve(run, branch)
             insists &= refine and not (run.compares and _is_within_errors(run, solved))
             last = run.insisting(map_, found, decays) if insists else found
             if last is found:
@@ -306,8 +303,6 @@ def _iterated(
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
             solved = replace(solved, measured=measured)
             finer = more_points(run, rules, map_) if refine else None
-        if finer is None and not run.compares and found.residual > run.settings.tolerance and not run.spent:
-            run.roughly, finer = False, rule  # the last one
         if finer is None:
             break
         point, jacobian = map_.unpack(found.point), response.jacobian
@@ -472,10 +467,12 @@ def _at_rest(run: Run, rules: Refinement, solved: SolvedPoint) -> SolvedPoint:
     return solved
 
 
-def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None) -> Rule:
+def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None, asked: _Asked) -> Rule:
     """The first one of all, or where a neighbour's derivatives are known the one to begin with beside it."""
     if response is None or previous is None or previous.rule is None:
         return rules.first()
+    if asked.beyond and previous.rule.randomised:
+        return rules.next(previous.rule, np.inf, 1.0) or rules.first()
     return rules.beside(previous.rule)
 
 

@@ -291,6 +291,8 @@ def _idle(found: Array) -> Array:
 
 def _others(part: Array, idle: Array) -> Array:
     """Of an orthonormal basis of changes, one without those among idle directions."""
+    if not idle.any():
+        return part
     rest = (part - idle @ part @ idle).reshape(len(part), idle.size)
     _, sizes, rows = np.linalg.svd(rest, full_matrices=False)
     return rows[sizes > 1e-3].reshape(-1, *idle.shape)

@@ -49,7 +49,9 @@ JUMPING = Problem.from_dict(
         "regularizer": {"strength": 0.31},
     }
 )
-UNTIED = Problem.from_dict({"student": {"tied": False}, "regularizer": {"strength": 0.021}})
+UNTIED = Problem.from_dict(
+    {"student": {"tied": False}, "regularizer": {"strength": 0.021}, "integration": {"rule": "lines"}}
+)
 SETTINGS = SolverSettings(threads=1)
 
 

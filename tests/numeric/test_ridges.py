@@ -22,7 +22,8 @@ from attnphase.state_evolution.system import System
 from tests.numeric.test_losses_of_q import two_columns
 
 SETTINGS = SolverSettings(threads=1, stability=False)
-UNTIED = Problem().with_fields({"student.tied": False, "integration.standard_error": 3e-3})
+LINES = {"integration.rule": "lines", "integration.standard_error": 3e-3}
+UNTIED = Problem().with_fields({"student.tied": False, **LINES})
 UNITS = Problem.from_dict(
     {
         "tokens": {"length": 1, "sigma": 0.8},
