@@ -41,7 +41,7 @@ def found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) 
     rule, near = map_.channel.rule, None
     if rule.lines is not None and not run.spent:
         near = _found_by_few(run, rules, map_, x)
-    elif rule.randomised and rules.refines:
+    elif rule.randomised and run.compares:
         near = _found_by_newton(run, rules, map_, x)
     return near or (run.coarse(map_, x), None)
 
@@ -49,19 +49,15 @@ def found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) 
 def _found_by_newton(
     run: Run, rules: Refinement, map_: StateEvolution, x: Array
 ) -> tuple[FixedPoint, Response | None] | None:
-    """The fixed point of few Sobol points by Newton's method; of one that is compared the derivatives serve again."""
+    """A point that is only compared, to a node's weight, by Newton's method: its derivatives serve again."""
     rough = run.coarse(map_, x, _ROUGHLY)
     if rough.status is not Status.converged or run.spent:
         return rough, None
-    if not run.compares:
-        map_(rough.point, refresh=True)  # from afar a node may have come along in a higher minimum
     response = derivatives_at(run, rules, map_, rough.point)
     if not response.known:
         return None
     found = run.newton(map_, rough.point, response.jacobian)
-    if found.status is not Status.converged:
-        return None
-    return found, response if run.compares else None
+    return (found, response) if found.status is Status.converged else None
 
 
 def _found_by_few(

@@ -118,7 +118,7 @@ def test_a_finer_rule_that_the_limit_cuts_off_leaves_the_point_before():
 
 def test_minima_that_no_time_is_left_to_look_for_again_are_not_known(monkeypatch):
     monkeypatch.setattr("attnphase.state_evolution.map.StateEvolution.spot_check", lambda *_: False)
-    _, clock = cut(paper(**FEW), 1.63, "semantic", np.inf, identity=False, stability=False, max_maps=17)
+    _, clock = cut(paper(**FEW), 1.63, "semantic", np.inf, identity=False, stability=False, max_maps=25)
     points = [cut(paper(**FEW), 1.63, "semantic", at)[0] for at in range(1, clock.read, 3)]
     assert all(point.status is Status.iteration_limit for point in points)
 
