@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Self
+from collections.abc import Callable
+from typing import Annotated, Any, Self
 
 from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
@@ -49,7 +50,8 @@ class Regularizer:
         Strength of the added ridge, 0 or more; for every kind but ``"ridge"`` and ``"lasso"``.
     expression
         For ``"expression"``: a convex function of one weight ``w``, such as
-        ``"0.01*sqrt(w**2 + 0.1)"``, summed over all weights.
+        ``"0.01*sqrt(w**2 + 0.1)"``, summed over all weights. Or a function of ``w``, which the problem
+        calls once and replaces by the resulting formula.
     prox
         For ``"prox"``: ``"module:function"``, the proximal operator prox(v, step) of an even convex
         function, vectorised over v of shape (..., r).
@@ -82,8 +84,8 @@ class Regularizer:
         PLAIN,
     ] = 0.0
     expression: Annotated[
-        Name | None,
-        Field(description="a formula in one weight w"),
+        Name | Callable[..., Any] | None,
+        Field(description="a formula in one weight w, or a function of it"),
     ] = None
     prox: Annotated[
         Name | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Self, get_args
 
 import numpy as np
@@ -78,7 +78,8 @@ class Tokens:
     mean_teacher
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
     density
-        A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters: the density
+        A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters, or a function
+        of these arrays, which the problem calls once and replaces by the resulting formula: the density
         of k given c, divided by the Gaussian density. The tokens change only along the teacher's
         weights. The mean of the formula over the Gaussian k must be 1 for every choice of clusters,
         which is checked when the problem is solved.
@@ -131,8 +132,8 @@ class Tokens:
         lists(MAX_COLUMNS, MAX_MEAN_DIRECTIONS),
     ] = None
     density: Annotated[
-        Formula | None,
-        Field(description="a formula in k and c"),
+        Formula | Callable[..., Any] | None,
+        Field(description="a formula in k and c, or a function of them"),
     ] = None
     spectrum: Annotated[
         Annotated[

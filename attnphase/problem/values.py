@@ -173,7 +173,7 @@ _MOST_NAMED = 64
 
 
 def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[Any] | None:
-    """A table of numbers or texts by names of the user's own.
+    """A table of numbers, or of texts and functions, by names of the user's own.
 
     Raises
     ------
@@ -197,8 +197,11 @@ def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[A
         own = plain(one, 0)
         if kind is float and not isinstance(own, bool) and isinstance(own, int | float):
             own = float(own)
+        if kind is str and callable(own):
+            found[name] = own
+            continue
         if not isinstance(own, kind) or (isinstance(own, float) and not abs(own) <= 1e12):
-            wanted = "a number of at most 1e12" if kind is float else "a formula as a text"
+            wanted = "a number of at most 1e12" if kind is float else "a formula as a text, or a function"
             raise ProblemError(f"{place}.{name}", f"{place}.{name} must be {wanted}, but it is {one!r:.60}.")
         found[name] = own
     return Named(found)
