@@ -449,7 +449,7 @@ def test_a_metric_may_be_a_function_of_the_products_of_weights():
     changed = {"metrics.overlap": lambda h, Q: Q[1, 0] * h[0, 0]}
     assert norms.with_fields(changed).metrics["overlap"] == "Q0_1*h0_0"
     with pytest.raises(
-        ProblemError, match='metrics.overlap cannot be used: its argument "Q" is none of h, k, noise, c'
+        ProblemError, match=r'metrics\.overlap cannot be used: its argument "Q" is none of h, k, noise, c'
     ):
         problem_of(attention).with_fields(changed)
 
