@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
@@ -15,6 +14,7 @@ from attnphase.problem.messages import shown, toml_table
 from attnphase.problem.values import (
     CONFIG,
     MAX_COLUMNS,
+    OR_FUNCTION,
     PLAIN,
     Name,
     lists,
@@ -84,7 +84,8 @@ class Regularizer:
         PLAIN,
     ] = 0.0
     expression: Annotated[
-        Name | Callable[..., Any] | None,
+        Name | None,
+        OR_FUNCTION,
         Field(description="a formula in one weight w, or a function of it"),
     ] = None
     prox: Annotated[

@@ -121,11 +121,11 @@ class Mixture(TokenLaw):
                 " tokens.clusters.",
             )
         _check_clusters(tokens)
-        if tokens.law is None:
-            object.__setattr__(tokens, "law", Law())
+        law: Law = tokens.law or Law()
+        object.__setattr__(tokens, "law", law)
         _ = tokens.configurations  # refuses a law that does not fit
-        if tokens.law.is_uniform:  # which it is without weights
-            object.__setattr__(tokens, "law", replace(tokens.law, weights=None))
+        if law.is_uniform:  # which it is without weights
+            object.__setattr__(tokens, "law", replace(law, weights=None))
         directions = tokens.mean_directions
         for key, table in (("mean_positions", tokens.mean_positions), ("mean_teacher", tokens.mean_teacher)):
             for index, row in enumerate(table or ()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Self, get_args
 
 import numpy as np
@@ -27,6 +27,7 @@ from attnphase.problem.values import (
     MAX_LENGTH,
     MAX_MEAN_DIRECTIONS,
     MAX_SITES,
+    OR_FUNCTION,
     PLAIN,
     Formula,
     PointKey,
@@ -132,7 +133,8 @@ class Tokens:
         lists(MAX_COLUMNS, MAX_MEAN_DIRECTIONS),
     ] = None
     density: Annotated[
-        Formula | Callable[..., Any] | None,
+        Formula | None,
+        OR_FUNCTION,
         Field(description="a formula in k and c, or a function of them"),
     ] = None
     spectrum: Annotated[
