@@ -144,6 +144,12 @@ class Law:
         """What its kind is."""
         return CLUSTER_LAWS[self.kind]
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all weights that are given are equal: if they fit, they are those of a law without weights."""
+        rows: Any = self.weights if is_nested(self.weights) else (self.weights or (),)
+        return self.weights is not None and all(len({*row}) == 1 for row in rows)
+
     def configurations(self, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
         """Return all choices of a cluster for every token that have a probability above 0.
 

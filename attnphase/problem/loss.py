@@ -54,7 +54,8 @@ class Loss:
     trained
         Parameters that are trained together with the weights, and their penalties: formulas that are
         added to the objective divided by d, such as ``{"b": "0.02*b**2"}``, or ``"0"``. Training begins
-        at their values in ``parameters``.
+        at their values in ``parameters``. A penalty may be a function of its parameter, which the
+        problem calls once.
 
     Raises
     ------

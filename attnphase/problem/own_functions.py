@@ -16,6 +16,7 @@ from attnphase.lazy import loaded_on_use
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.problem.loss import Loss
 from attnphase.problem.losses import Sizes
+from attnphase.problem.metrics import Metrics
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.sections import Sections
 
@@ -30,9 +31,9 @@ __all__ = [
     "check_own_functions",
     "check_regularizer",
     "check_score",
-    "loss_of_sizes",
     "printed_scores",
     "register_score",
+    "sections_of_formulas",
 ]
 
 _MOST_TRIED = 64  # configurations of clusters, each of which takes some hundredths of a second
@@ -72,14 +73,50 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         check_regularizer(regularizer, problem.columns)
 
 
-def loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
-    """The loss of a problem of these sizes; a function is called and becomes a formula.
+def sections_of_formulas(problem: Sections) -> dict[str, Any]:
+    """The sections of a problem in which functions may stand; each is called and becomes a formula.
 
     Raises
     ------
     ProblemError
-        Naming ``loss.expression``: the function cannot be used.
+        Naming the field of a function that cannot be used.
     """
+    sizes = problem.tokens.length, problem.columns, problem.teacher_columns
+    loss, metrics, density = _loss_of_sizes(problem.loss, sizes), problem.metrics, problem.tokens.density
+    tokens, regularizer, penalty = problem.tokens, problem.regularizer, problem.regularizer.expression
+    if any(map(callable, metrics.values())):
+        given, names = _arrays(sizes), tuple(loss.numbers)
+        given |= {name: model.parameter_symbol(name) for name in names}
+        given |= {"Q": scalar.norm_array(problem.columns)} if loss.norms else {}
+        metrics = Metrics.of({one: _formula(f"metrics.{one}", it, given, names) for one, it in metrics.items()})
+    if callable(density):
+        given = {name: value for name, value in _arrays(sizes).items() if name in ("k", "c")}
+        tokens = replace(tokens, density=_formula("tokens.density", density, given))
+    if callable(penalty):
+        given = {"w": sympy.Symbol("w", real=True)}
+        regularizer = replace(regularizer, expression=_formula("regularizer.expression", penalty, given))
+    return {"loss": loss, "metrics": metrics, "tokens": tokens, "regularizer": regularizer}
+
+
+def _arrays(sizes: Sizes) -> dict[str, Any]:
+    """The arrays of a formula by name."""
+    return dict(zip(("h", "k", "noise", "c"), scalar.Sizes(*sizes).symbols(), strict=True))
+
+
+def _formula(
+    field: str, function: str | Callable[..., Any], given: Mapping[str, Any], numbers: Sequence[str] = ()
+) -> str:
+    """A function as a formula; a formula stays as it is."""
+    if isinstance(function, str):
+        return function
+    try:
+        return tracing.formula_of(function, given, numbers)
+    except formulas.FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+
+
+def _loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
+    """The loss of a problem of these sizes; functions are called and become formulas."""
     function = loss.expression
     if function is not None and not isinstance(function, str):
         try:
@@ -87,6 +124,12 @@ def loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
         except formulas.FormulaError as error:
             raise ProblemError("loss.expression", f"loss.expression cannot be used: {error}") from None
         loss = replace(loss, expression=found.text, parameters=found.parameters or None)
+    if any(map(callable, (loss.trained or {}).values())):
+        penalties = {
+            name: _formula(f"loss.trained.{name}", penalty, {name: model.parameter_symbol(name)}, (name,))
+            for name, penalty in (loss.trained or {}).items()
+        }
+        loss = replace(loss, trained=penalties)
     return loss.with_sizes(sizes)
 
 
@@ -266,8 +309,10 @@ def _check_density(problem: Sections, text: str, clusters: Sequence[Sequence[int
     """Refuse a density of k that is no formula, not finite, or takes other fields; its mean is not known here."""
     sizes = problem.tokens.length, problem.columns, problem.teacher_columns
     _check_metric(problem, "tokens.density", text, clusters)
-    density, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.parameters or ()))
-    other = sorted(map(str, density.free_symbols & {*held.student, *held.noise, *held.parameters}))
+    names = tuple(problem.loss.parameters or ())
+    density, held = metrics.metric_expression(text, *sizes, names)
+    named = {x: str(x) for x in (*held.student, *held.noise)} | dict(zip(held.parameters, names, strict=True))
+    other = sorted(named[x] for x in density.free_symbols & named.keys())
     if other:
         raise ProblemError("tokens.density", f"tokens.density has {other[0]} in it: write it with k and c alone.")
 

@@ -30,7 +30,7 @@ from attnphase.problem.changes import change
 from attnphase.problem.consistency import check_rule, check_sections
 from attnphase.problem.loss import Loss
 from attnphase.problem.messages import shown, toml_table, unknown_key
-from attnphase.problem.own_functions import check_own_functions, loss_of_sizes
+from attnphase.problem.own_functions import check_own_functions, sections_of_formulas
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.schema import as_plain_dict, sections
 from attnphase.problem.sections import Sections
@@ -127,7 +127,8 @@ class Problem(Sections):
 
     def _fill_in(self) -> None:
         length = self.tokens.length
-        object.__setattr__(self, "loss", loss_of_sizes(self.loss, (length, self.columns, self.teacher_columns)))
+        for name, section in sections_of_formulas(self).items():
+            object.__setattr__(self, name, section)
         filled_in = set()
         if self.teacher.mixing is None:
             uniform = ((1 / length,) * length,) * length

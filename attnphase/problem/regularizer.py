@@ -14,6 +14,7 @@ from attnphase.problem.messages import shown, toml_table
 from attnphase.problem.values import (
     CONFIG,
     MAX_COLUMNS,
+    OR_FUNCTION,
     PLAIN,
     Name,
     lists,
@@ -49,7 +50,8 @@ class Regularizer:
         Strength of the added ridge, 0 or more; for every kind but ``"ridge"`` and ``"lasso"``.
     expression
         For ``"expression"``: a convex function of one weight ``w``, such as
-        ``"0.01*sqrt(w**2 + 0.1)"``, summed over all weights.
+        ``"0.01*sqrt(w**2 + 0.1)"``, summed over all weights. Or a function of ``w``, which the problem
+        calls once and replaces by the resulting formula.
     prox
         For ``"prox"``: ``"module:function"``, the proximal operator prox(v, step) of an even convex
         function, vectorised over v of shape (..., r).
@@ -83,7 +85,8 @@ class Regularizer:
     ] = 0.0
     expression: Annotated[
         Name | None,
-        Field(description="a formula in one weight w"),
+        OR_FUNCTION,
+        Field(description="a formula in one weight w, or a function of it"),
     ] = None
     prox: Annotated[
         Name | None,

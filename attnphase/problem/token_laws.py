@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from attnphase.errors import ProblemError
@@ -120,9 +121,11 @@ class Mixture(TokenLaw):
                 " tokens.clusters.",
             )
         _check_clusters(tokens)
-        if tokens.law is None:
-            object.__setattr__(tokens, "law", Law())
+        law: Law = tokens.law or Law()
+        object.__setattr__(tokens, "law", law)
         _ = tokens.configurations  # refuses a law that does not fit
+        if law.is_uniform:  # which it is without weights
+            object.__setattr__(tokens, "law", replace(law, weights=None))
         directions = tokens.mean_directions
         for key, table in (("mean_positions", tokens.mean_positions), ("mean_teacher", tokens.mean_teacher)):
             for index, row in enumerate(table or ()):

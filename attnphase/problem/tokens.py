@@ -27,6 +27,7 @@ from attnphase.problem.values import (
     MAX_LENGTH,
     MAX_MEAN_DIRECTIONS,
     MAX_SITES,
+    OR_FUNCTION,
     PLAIN,
     Formula,
     PointKey,
@@ -78,7 +79,8 @@ class Tokens:
     mean_teacher
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
     density
-        A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters: the density
+        A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters, or a function
+        of these arrays, which the problem calls once and replaces by the resulting formula: the density
         of k given c, divided by the Gaussian density. The tokens change only along the teacher's
         weights. The mean of the formula over the Gaussian k must be 1 for every choice of clusters,
         which is checked when the problem is solved.
@@ -132,7 +134,8 @@ class Tokens:
     ] = None
     density: Annotated[
         Formula | None,
-        Field(description="a formula in k and c"),
+        OR_FUNCTION,
+        Field(description="a formula in k and c, or a function of them"),
     ] = None
     spectrum: Annotated[
         Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, WrapValidator
 
 from attnphase.errors import ProblemError
 
@@ -23,6 +23,7 @@ __all__ = [
     "MAX_RANK",
     "MAX_SITES",
     "MAX_TABLE",
+    "OR_FUNCTION",
     "PLAIN",
     "Coordinate",
     "Entry",
@@ -173,7 +174,7 @@ _MOST_NAMED = 64
 
 
 def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[Any] | None:
-    """A table of numbers or texts by names of the user's own.
+    """A table of numbers, or of texts and functions, by names of the user's own.
 
     Raises
     ------
@@ -197,8 +198,11 @@ def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[A
         own = plain(one, 0)
         if kind is float and not isinstance(own, bool) and isinstance(own, int | float):
             own = float(own)
+        if kind is str and callable(own):
+            found[name] = own
+            continue
         if not isinstance(own, kind) or (isinstance(own, float) and not abs(own) <= 1e12):
-            wanted = "a number of at most 1e12" if kind is float else "a formula as a text"
+            wanted = "a number of at most 1e12" if kind is float else "a formula as a text, or a function"
             raise ProblemError(f"{place}.{name}", f"{place}.{name} must be {wanted}, but it is {one!r:.60}.")
         found[name] = own
     return Named(found)
@@ -206,6 +210,8 @@ def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[A
 
 # The description of a field is what its error message says the field must be.
 PLAIN = BeforeValidator(lambda value: plain(value, 0))
+# a function is no text only until a problem has called it
+OR_FUNCTION = WrapValidator(lambda value, check: value if callable(value) else check(value))
 Sigma = Annotated[float, Strict(), Field(ge=1e-6, le=1e6, allow_inf_nan=False), PLAIN]
 Variance = Annotated[float, Strict(), Field(ge=0, le=1e12, allow_inf_nan=False), PLAIN]
 Rank = Annotated[int, Strict(), Field(ge=1, le=8, description="a whole number from 1 to 8"), PLAIN]

@@ -1,10 +1,10 @@
-"""A loss that is an ordinary Python function, called once with arrays of symbols, as the text of a formula."""
+"""Ordinary Python functions, called once with symbols or arrays of these, as the texts of formulas."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from derivations.models.functions import Step, with_known_functions
 from derivations.models.model import parameter_symbol
 from derivations.models.scalar import Sizes, norm_array, norm_names
 
-__all__ = ["Traced", "traced"]
+__all__ = ["Traced", "formula_of", "traced"]
 
 _ARRAYS = ("h", "k", "noise", "c")
 _CLUSTERS = range(3)  # most comparisons are with one of these
@@ -61,21 +61,51 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
     if "Q" in wanted and "Q" not in values:
         given["Q"] = norm_array(sizes.columns)
     numbers = {name: parameter_symbol(name) for name in values}
-    arguments = {name: given[name] if name in given else numbers[name] for name in wanted}
+    expression = _called(function, {name: given[name] if name in given else numbers[name] for name in wanted})
+    taken = [*values, *(norm_names(sizes.columns) if "Q" in given else ())]
+    return Traced(_text(expression, taken), values)
+
+
+def formula_of(function: Callable[..., Any], given: Mapping[str, Any], numbers: Iterable[str] = ()) -> str:
+    """Call a function of some symbols, or arrays of these, and write down its value.
+
+    Parameters
+    ----------
+    function : callable
+        Its further arguments have defaults, which stand in the formula.
+    given : mapping
+        Symbols by the names of arguments.
+    numbers : iterable of str
+        Names in formulas of the `derivations.models.model.parameter_symbol` among them.
+
+    Raises
+    ------
+    FormulaError
+        It fails, branches on a symbol, or returns no expression of these symbols; the sentence says why.
+    """
+    arguments: dict[str, Any] = {}
+    for name, argument in _signature(function, ", ".join(given)).items():
+        if name not in given and argument.default is argument.empty:
+            raise FormulaError(f'its argument "{name}" is none of {", ".join(given)}: give it a default.')
+        arguments[name] = given[name] if name in given else Float(_number(name, argument.default))
+    return _text(_called(function, arguments), [*numbers])
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """The value of a function of symbols, and of arrays of these, as an expression."""
     try:
         with contained():
             value = function(**arguments)
     except ForeignError as error:
         raise FormulaError(_reason(str(error))) from None
     expression = _expression(value)
-    known = {*numbers.values()}.union(*(symbols.flat for symbols in given.values()))
-    strange = sorted(map(str, expression.free_symbols - known))
+    entries = [entry for one in arguments.values() for entry in np.asarray(one, dtype=object).flat]
+    strange = sorted(map(str, expression.free_symbols - {*entries}))
     if strange:
         raise FormulaError(f"its value holds {shortened(strange[0])}, which is none of its arguments.")
-    if "c" in wanted:
+    if "c" in arguments:
         _check_clusters(function, arguments, expression)
-    taken = [*values, *(norm_names(sizes.columns) if "Q" in given else ())]
-    return Traced(_text(expression, taken), values)
+    return expression
 
 
 def _check_clusters(function: Callable[..., Any], arguments: Mapping[str, Any], expression: Any) -> None:
@@ -103,26 +133,38 @@ def _check_clusters(function: Callable[..., Any], arguments: Mapping[str, Any], 
 
 def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
     """Names of a function's arguments, and values of those that are numbers."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        raise FormulaError("the names of its arguments are not known: define it by def.") from None
+    signature = _signature(function, "h, k, noise, c")
     values: dict[str, float] = {}
-    for name, argument in signature.parameters.items():
-        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
-            raise FormulaError(f'it takes "{argument}", but must name its arguments: h, k, noise, c and numbers.')
+    for name, argument in signature.items():
         value = parameters.get(name, argument.default)
         if name in _ARRAYS or (name == "Q" and value is argument.empty):
             continue
         if value is argument.empty:
             raise FormulaError(f'its argument "{name}" has no value: give it a default, or set loss.parameters.{name}.')
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-            raise FormulaError(f'its argument "{name}" must be a number, but its default is {shortened(repr(value))}.')
-        values[name] = float(value)
+        values[name] = _number(name, value)
     strange = next((name for name in parameters if name not in values), None)
     if strange is not None:
         raise FormulaError(f'it has no argument "{strange}", but loss.parameters.{strange} is given: remove it.')
-    return [*signature.parameters], values
+    return [*signature], values
+
+
+def _signature(function: Callable[..., Any], given: str) -> Mapping[str, inspect.Parameter]:
+    """A function's arguments by name."""
+    try:
+        arguments = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise FormulaError("the names of its arguments are not known: define it by def.") from None
+    for argument in arguments.values():
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD, argument.POSITIONAL_ONLY):
+            raise FormulaError(f'it takes "{argument}", but must name its arguments: {given} and numbers.')
+    return arguments
+
+
+def _number(name: str, value: Any) -> float:
+    """An argument's value that is no symbol."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise FormulaError(f'its argument "{name}" must be a number, but its default is {shortened(repr(value))}.')
+    return float(value)
 
 
 def _reason(text: str) -> str:
@@ -146,13 +188,13 @@ def _expression(value: Any) -> Any:
         value = value.item()
     if isinstance(value, np.ndarray):
         raise FormulaError(
-            f"it returns an array of shape {value.shape}, but a loss is one number: add it up by .sum()."
+            f"it returns an array of shape {value.shape}, but must return one number: add it up by .sum()."
         )
     if isinstance(value, (bool, str)) or not isinstance(value, (Basic, int, float, np.number)):
-        raise FormulaError(f"it returns {shortened(repr(value))}, but a loss is an expression of its arguments.")
+        raise FormulaError(f"it returns {shortened(repr(value))}, but must return an expression of its arguments.")
     expression: Any = sympify(value)
     if not isinstance(expression, Expr):
-        raise FormulaError(f"it returns {shortened(str(expression))}, but a loss is an expression of its arguments.")
+        raise FormulaError(f"it returns {shortened(str(expression))}, but must return an expression of its arguments.")
     try:
         expression = with_known_functions(expression)
     except TypeError as error:

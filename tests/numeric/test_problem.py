@@ -588,6 +588,27 @@ def test_one_token_is_at_a_single_location(given, expected):
     assert law_of({"kind": "single-location", **given}, [2, 2, 2]) == pytest.approx(expected, rel=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("law", "weights"),
+    [
+        ({"kind": "independent"}, [0.5, 0.5]),
+        ({"kind": "independent"}, [[0.5, 0.5]] * 3),
+        ({"kind": "same", "probability": 0.7}, [0.5, 0.5]),
+        ({"kind": "single-location", "probability": 0.7}, [1 / 3] * 3),
+    ],
+)
+def test_equal_weights_are_left_out(law, weights):
+    tokens = {"kind": "mixture", "length": 3, "clusters": [{"mean": [0.3]}, {"mean": [-1.1]}]}
+    given, left_out = (Problem(tokens={**tokens, "law": one}) for one in (law | {"weights": weights}, law))
+    assert given == left_out
+    assert given.hash == left_out.hash
+    other = law | {"weights": [0.4, 0.6] if len(weights) == 2 else [0.2, 0.3, 0.5]}
+    if weights != [[0.5, 0.5]] * 3:
+        assert Problem(tokens={**tokens, "law": other}).hash != left_out.hash
+        with pytest.raises(ProblemError, match="weights has 4 numbers"):
+            Problem(tokens={**tokens, "law": law | {"weights": [0.25] * 4}})
+
+
 def test_a_single_location_takes_two_clusters():
     with pytest.raises(ProblemError, match=r"needs two clusters for every token, .* but they have 2 and 3"):
         law_of({"kind": "single-location"}, [2, 3])

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 
@@ -355,10 +356,10 @@ FUNCTIONS = {
     lambda h, c: h[0, 0] if c[0] else h[1, 0]: "for tokens in cluster 0 it returns another value",
     of_sympy: "generated code does not know erf",
     ends: "it ends the program",
-    lambda h: h: "it returns an array of shape (3, 2), but a loss is one number",
-    lambda h: None: "it returns None, but a loss is an expression of its arguments",
-    lambda h: h[0, 0] > 1: "it returns h0_0 > 1, but a loss is an expression",
-    lambda h: "h": "it returns 'h', but a loss is an expression",
+    lambda h: h: "it returns an array of shape (3, 2), but must return one number",
+    lambda h: None: "it returns None, but must return an expression of its arguments",
+    lambda h: h[0, 0] > 1: "it returns h0_0 > 1, but must return an expression",
+    lambda h: "h": "it returns 'h', but must return an expression",
     lambda h: h[0, 0] + Symbol("omega"): "its value holds omega, which is none of its arguments",
     lambda h: h[5, 0]: "the function fails on symbols: index 5 is out of bounds",
     lambda h, a: a * h[0, 0]: 'its argument "a" has no value: give it a default, or set loss.parameters.a',
@@ -404,6 +405,74 @@ def test_a_problem_with_a_function_is_data():
     assert first.with_fields({"loss.expression": attention}) == first
     assert first.loss.form.cluster_columns == 1
     assert first.loss.form.has_kink
+
+
+def squared(h, k, c, beta=9.0, scale=0.7):
+    return sum((c[i] * k[i, 1] - scale * fn.tanh(beta * h[i, 0])) ** 2 for i in range(3))
+
+
+def test_metrics_densities_and_penalties_may_be_functions():
+    texts = {
+        "tokens.density": "1 + 0.2*tanh(k[0, 1]) - 0.1*tanh(k[2, 0])*c[1]",
+        "metrics.apart": "sum((c*k[:, 1] - 0.7*tanh(beta*h[:, 0]))**2)",
+        "metrics.size": "sum(k**2)",
+        "loss.trained": {"beta": "0.07*beta**2"},
+        "regularizer.expression": "0.03*w**4 + 0.01*w**2",
+    }
+    functions = {
+        "tokens.density": lambda k, c, s=0.2: 1 + s * fn.tanh(k[0, 1]) - s / 2 * fn.tanh(k[2, 0]) * c[1],
+        "metrics.apart": squared,
+        "metrics.size": lambda k: (k**2).sum(),
+        "loss.trained": {"beta": lambda beta: 0.07 * beta**2},
+        "regularizer.expression": lambda w, a=0.01: a * w**2 + 3 * a * w**4,
+    }
+    problem = problem_of(attention).with_fields({"regularizer.kind": "expression", "regularizer.expression": "w**2"})
+    written, called = problem.with_fields(texts), problem.with_fields(functions)
+    assert called.loss == written.loss  # its penalty is this text
+    for one in ("apart", "size"):
+        assert as_read(called.metrics[one]) == as_read(written.metrics[one])
+    assert as_read(called.tokens.density) == as_read(written.tokens.density)
+    assert called.regularizer.expression == written.regularizer.expression
+    assert called.with_fields({"metrics.size": lambda k: (k**2).sum()}) == called
+    for again in (
+        Problem.from_toml(called.to_toml()),
+        pickle.loads(pickle.dumps(called)),
+        problem.with_fields(functions),
+    ):
+        assert again == called
+        assert again.hash == called.hash
+    assert "beta" in called.metrics["apart"]  # a parameter of the loss stays one
+
+
+def test_a_metric_may_be_a_function_of_the_products_of_weights():
+    norms = problem_of(lambda h, k, noise, Q: (h[0, 0] - k[0, 0] - noise[0, 0]) ** 2 + 0.1 * Q[0, 1] ** 2)
+    changed = {"metrics.overlap": lambda h, Q: Q[1, 0] * h[0, 0]}
+    assert norms.with_fields(changed).metrics["overlap"] == "Q0_1*h0_0"
+    with pytest.raises(
+        ProblemError, match=r'metrics\.overlap cannot be used: its argument "Q" is none of h, k, noise, c'
+    ):
+        problem_of(attention).with_fields(changed)
+
+
+WRONG = {
+    "metrics.m": (branches, "metrics.m cannot be used: the function branches on h0_0 > k0_0"),
+    "metrics.n": (lambda h, c: h[0, 0] if c[0] == 1 else 0, "metrics.n cannot be used: for tokens in cluster 1"),
+    "tokens.density": (lambda h: h[0, 0], 'tokens.density cannot be used: its argument "h" is none of k, c: give it'),
+    "loss.trained": ({"beta": lambda b: b}, 'loss.trained.beta cannot be used: its argument "b" is none of beta'),
+    "regularizer.expression": (
+        lambda w, a="x": w,
+        'regularizer.expression cannot be used: its argument "a" must be a number',
+    ),
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_function_that_cannot_be_used_is_refused_under_its_field(field):
+    value, message = WRONG[field]
+    kind = "expression" if field == "regularizer.expression" else "ridge"
+    with pytest.raises(ProblemError) as caught:
+        problem_of(attention).with_fields({"regularizer.kind": kind, field: value})
+    assert message in str(caught.value)
 
 
 def test_the_sizes_are_those_of_the_problem():
