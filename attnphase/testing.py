@@ -7,12 +7,12 @@
     def test_something(problem): ...
 
 Compiling a model takes seconds, so problems are drawn from a limited number of *shapes* (sizes, scores, tying, loss),
-while every number is free.  Needs the package hypothesis.
+while every number is free; `models` are those whose losses are formulas.  Needs the package hypothesis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,22 @@ from hypothesis import strategies as st
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
+from attnphase.problem.schema import sections
+from attnphase.problem.teacher_priors import TEACHER_PRIORS
 from attnphase.rows.kinds import REGULARIZERS
 
-__all__ = ["SHAPES", "cluster_laws", "gram_matrices", "mixing_matrices", "problems", "regularizers", "token_laws"]
+__all__ = [
+    "MODELS",
+    "SHAPES",
+    "cluster_laws",
+    "gram_matrices",
+    "mixing_matrices",
+    "models",
+    "problems",
+    "regularizers",
+    "teacher_priors",
+    "token_laws",
+]
 
 Strategy = st.SearchStrategy
 
@@ -230,19 +243,29 @@ def problems(
     ProblemError
         A shape is not of fields of a problem, or `nodes` is no power of two.
     """
-    several = [shapes] if isinstance(shapes, Mapping) else arguments.items("shapes", shapes)
-    several = [arguments.mapping("shapes", shape, "a mapping from fields to values, or several") for shape in several]
+    several = _several(shapes)
     for shape in several:
         Problem().with_fields(shape)
+    return _problems(several, _integration(nodes))
+
+
+def _several(shapes: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    several = [shapes] if isinstance(shapes, Mapping) else arguments.items("shapes", shapes)
+    return [arguments.mapping("shapes", shape, "a mapping from fields to values, or several") for shape in several]
+
+
+def _integration(nodes: int) -> Strategy[dict[str, Any]]:
+    """So few nodes, of any seed."""
     nodes = arguments.whole("nodes", nodes, 1, 2**24)
     if nodes & (nodes - 1):
         raise ProblemError("nodes", f"nodes must be a power of two, not {nodes}.")
-    return _problems(several, nodes)
+    rule = {"integration.rule": st.just("sobol"), "integration.nodes": st.just(nodes)}
+    return st.fixed_dictionaries({**rule, "integration.seed": st.integers(0, 3)})
 
 
 @st.composite
-def _problems(draw: Any, shapes: Sequence[Mapping[str, Any]], nodes: int) -> Problem:
-    shape = dict(draw(st.sampled_from(list(shapes))))
+def _problems(draw: Any, shapes: Sequence[Mapping[str, Any]], integration: Strategy[dict[str, Any]]) -> Problem:
+    shape = dict(draw(st.sampled_from(shapes)))
     length = shape.get("tokens.length", 2)
     fields = {
         **shape,
@@ -250,9 +273,7 @@ def _problems(draw: Any, shapes: Sequence[Mapping[str, Any]], nodes: int) -> Pro
         **draw(regularizers(Problem().with_fields(shape).columns)),
         "teacher.omega": draw(_numbers(0, 1)),
         "teacher.mixing": draw(mixing_matrices(length)),
-        "integration.rule": "sobol",
-        "integration.nodes": nodes,
-        "integration.seed": draw(st.integers(0, 3)),
+        **draw(integration),
     }
     positions = draw(st.sampled_from(["default", "gram", "none"]))
     if positions == "gram":
@@ -262,4 +283,179 @@ def _problems(draw: Any, shapes: Sequence[Mapping[str, Any]], nodes: int) -> Pro
     if "loss.kind" not in shape:
         fields["student.temperature"] = draw(_numbers(0.5, 2.0))
         fields["teacher.temperature"] = draw(_numbers(0.5, 2.0))
+    return Problem().with_fields(fields)
+
+
+def teacher_priors() -> Strategy[dict[str, Any]]:
+    """Fields of ``[teacher]`` that say how the entries of its weights are distributed, by every shipped law."""
+    return st.sampled_from(sorted(TEACHER_PRIORS)).flatmap(lambda name: _PRIORS[name].map(_of_prior(name)))
+
+
+def _of_prior(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda rest: {"teacher.prior": name} | {f"teacher.prior_{key}": value for key, value in rest.items()}
+
+
+def _named(**numbers: Strategy[Any]) -> Strategy[dict[str, Any]]:
+    return st.fixed_dictionaries(numbers)
+
+
+_PRIORS: dict[str, Strategy[dict[str, Any]]] = {
+    "gaussian": _named(),
+    "rademacher": _named(),
+    "gauss-bernoulli": _named(density=_numbers(0.1, 1)),
+    "atoms": _named(
+        values=st.tuples(_numbers(-1.5, -0.5), _numbers(-0.2, 0.2), _numbers(0.5, 1.5)), probabilities=_weights(3)
+    ),
+}
+
+_TWO_COLUMNS = {"teacher.rank": 2, "student.rank": 2, "positions.kind": "none"}
+_NOISE = _numbers(0, 0.3)
+
+
+def _clusters(count: int) -> Strategy[list[dict[str, Any]]]:
+    one = _named(sigma=_numbers(0.6, 1.2), mean=st.tuples(_numbers(-2, 2)))
+    return st.lists(one, min_size=count, max_size=count)
+
+
+def _formula(text: str, **parameters: Strategy[float]) -> dict[str, Any]:
+    return {"loss.kind": "expression", "loss.expression": text, "loss.parameters": _named(**parameters)}
+
+
+def _penalty(name: str) -> Strategy[dict[str, str]]:
+    return _named(**{name: _numbers(0.01, 0.1).map(lambda strength: f"{strength}*{name}**2")})
+
+
+_RIDGE = _numbers(0.05, 0.4)
+_RIDGES = _RIDGE | st.tuples(_RIDGE, _RIDGE)
+
+
+MODELS: tuple[Mapping[str, Any], ...] = (
+    # two heads, the second of any weight, with noise on the attention of both
+    _TWO_COLUMNS
+    | {
+        "tokens.sigma": _numbers(0.6, 1.1),
+        "teacher.noise": _NOISE,
+        **_formula(
+            "heads = softmax(h[:, :1] @ h[:, :1].T) + share*softmax(h[:, 1:] @ h[:, 1:].T)\n"
+            "label = softmax(k[:, :1] @ k[:, :1].T) + share*softmax(k[:, 1:] @ k[:, 1:].T)\n"
+            "sum((heads - label - noise)**2)/8",
+            share=_numbers(0, 1),
+        ),
+        "regularizer.strength": _RIDGES,
+        "metrics.distance": "(h0_0 - k0_0)**2",
+        "metrics.wrong": "(1 - sign(h0_0*k0_0))/2",
+    },
+    # two layers, the first as strong as one likes
+    _TWO_COLUMNS
+    | {
+        "tokens.sigma": _numbers(0.6, 1.1),
+        **_formula(
+            "u = (skip*eye(L) + first*softmax(h[:, :1] @ h[:, :1].T)) @ h[:, 1:]\n"
+            "v = (skip*eye(L) + first*softmax(k[:, :1] @ k[:, :1].T)) @ k[:, 1:]\n"
+            "sum((softmax(u @ u.T) - softmax(v @ v.T))**2)/2",
+            first=_numbers(0, 1),
+            skip=_numbers(0.5, 1.5),
+        ),
+        "regularizer.strength": _RIDGES,
+    },
+    # the token that matters is in a cluster of its own, along the student's first column if it has learnt
+    _TWO_COLUMNS
+    | {
+        "tokens.kind": "mixture",
+        "tokens.clusters": _clusters(2),
+        "tokens.law": st.fixed_dictionaries({"kind": st.just("single-location"), "weights": _weights(2)}),
+        "tokens.mean_teacher": st.tuples(st.tuples(_numbers(0.2, 0.9)), st.just((0.0,))),
+        "teacher.noise": _NOISE,
+        **_formula("(c @ k[:, 1] + noise[0, 0] - softmax(beta*h[:, 0]) @ h[:, 1])**2/2", beta=_numbers(0.5, 2)),
+        "regularizer.strength": _RIDGES,
+    },
+    # a trained temperature
+    {
+        "positions.kind": "none",
+        "tokens": token_laws(2),
+        "loss.trained": _penalty("beta"),
+        **_formula("sum((softmax(beta*h @ h.T) - softmax(k @ k.T))**2)/2", beta=_numbers(0.5, 1.5)),
+        "regularizer.strength": _numbers(0.02, 0.2),
+    },
+    # two classes, with a trained bias
+    {
+        "tokens.kind": "mixture",
+        "tokens.length": 1,
+        "tokens.clusters": _clusters(2),
+        "tokens.law": st.fixed_dictionaries({"kind": st.just("independent"), "weights": _weights(2)}),
+        "loss.trained": _penalty("b"),
+        **_formula("softplus((1 - 2*c)*(h + b))", b=_numbers(-0.5, 0.5)),
+        "regularizer": regularizers(),
+        "metrics.wrong": "(1 - (1 - 2*c)*sign(h + b))/2",
+        "metrics.margin": "(1 - 2*c)*(h + b)",
+    },
+    # teachers of any prior, whose fields are tilted
+    {
+        "tokens.length": 1,
+        "tokens.sigma": _numbers(0.6, 1.1),
+        "tokens.density": _numbers(-0.9, 0.9).map(lambda tilt: f"1 + {tilt}*tanh(k)"),
+        "teacher": teacher_priors(),
+        "teacher.noise": _NOISE,
+        **_formula(
+            "sqrt(delta**2 + (h - scale*k - noise)**2) - delta", scale=_numbers(0.5, 2), delta=_numbers(0.3, 1.5)
+        ),
+        "regularizer": regularizers(),
+    },
+    # an autoencoder, whose loss takes the products of its weights
+    {
+        "positions.kind": "none",
+        "tokens.kind": "mixture",
+        "tokens.clusters": _clusters(2),
+        "tokens.law": _named(kind=st.just("same"), probability=_numbers(0.3, 0.95)),
+        **_formula("p = tanh(gain*h)\nsum(p @ Q * p)/2 - sum(h*p)", gain=_numbers(0.5, 1.5)),
+        "regularizer.strength": _numbers(0.7, 2),
+    },
+)
+"""What `models` draws from: fields, and sections, with values or strategies for them; each is compiled once."""
+
+
+def models(shapes: Mapping[str, Any] | Sequence[Mapping[str, Any]] = MODELS, nodes: int = 16) -> Strategy[Problem]:
+    """Random models whose loss is a formula, with the ingredients of later work.
+
+    Among them are trained parameters, losses of Q, densities of the teacher's fields, clusters that say which token
+    matters, several metrics, a ridge for each column, priors of the teacher, and noise on the labels.
+
+    Parameters
+    ----------
+    shapes : mapping or sequence of mappings
+        What to choose from: values of fields, or strategies for them. A strategy under the name of a section, such as
+        ``tokens``, is one for several fields by their whole names.
+    nodes : int
+        Sobol points per replicate, a power of two, as of `problems`.
+
+    Returns
+    -------
+    strategy of Problem
+        All of them valid if `shapes` are.
+
+    Raises
+    ------
+    ProblemError
+        `shapes` are no mappings, or `nodes` is no power of two; when it draws, fields are wrong.
+
+    Examples
+    --------
+    >>> from hypothesis import strategies as st
+    >>> square = {"tokens.length": 1, "loss.kind": "square", "regularizer.strength": st.floats(0.1, 0.2)}
+    >>> strategy = models(square, nodes=8)
+    """
+    return st.builds(_model, st.sampled_from(_several(shapes)).flatmap(_values), _integration(nodes))
+
+
+def _values(shape: Mapping[str, Any]) -> Strategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {name: value if isinstance(value, Strategy) else st.just(value) for name, value in shape.items()}
+    )
+
+
+def _model(values: Mapping[str, Any], integration: Mapping[str, Any]) -> Problem:
+    fields = dict(integration)
+    for name, value in values.items():
+        # a section stands for the fields that were drawn for it
+        fields |= value if name in sections() else {name: value}
     return Problem().with_fields(fields)

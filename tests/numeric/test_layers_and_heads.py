@@ -136,3 +136,49 @@ def test_of_two_order_parameters_only_the_one_that_dies_out_is_set_to_zero():
         assert np.array_equal(getattr(left, large), getattr(point, large))
         gone = surviving(replace(point, **{large: getattr(left, small)}), informed, "mixed")
         assert not gone.has_signal
+
+
+# two heads, and two layers that put out a map of the tokens; with their second one off
+HEADS = """
+student = softmax(h[:, :1] @ h[:, :1].T) + share*softmax(h[:, 1:] @ h[:, 1:].T)
+label = softmax(k[:, :1] @ k[:, :1].T) + share*softmax(k[:, 1:] @ k[:, 1:].T)
+sum((student - label - noise)**2)/8
+"""
+OUTPUTS = """
+first = eye(L) + softmax(h[:, :1] @ h[:, :1].T)
+u = first @ h[:, 1:]
+target = eye(L) + softmax(k[:, :1] @ k[:, :1].T)
+v = target @ k[:, 1:]
+sum(((eye(L) + second*softmax(u @ u.T)) @ first - (eye(L) + second*softmax(v @ v.T)) @ target - noise)**2)/8
+"""
+TIGHT = SolverSettings(threads=1, max_maps=400, tolerance=1e-10, stability=False, identity=False)
+ONE = "sum((softmax(h[:, :1] @ h[:, :1].T) - softmax(k[:, :1] @ k[:, :1].T) - noise)**2)/8"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("expression", "off"), [(HEADS, "share"), (OUTPUTS, "second")], ids=["head", "layer"])
+def test_a_second_head_or_layer_that_is_off_leaves_the_first(expression: str, off: str):
+    """To rounding, on the same nodes; the second column is given up, since the ridge alone acts on it."""
+
+    def solved(text: str, **parameters: float) -> dict[str, np.ndarray]:
+        problem = Problem.from_dict(
+            {
+                "tokens": {"sigma": 0.83},
+                "teacher": {"rank": 2, "noise": 0.07},
+                "student": {"rank": 2},
+                "positions": {"kind": "none"},
+                "regularizer": {"strength": [0.03, 0.05]},
+                "loss": {"kind": "expression", "expression": text} | ({"parameters": parameters} if parameters else {}),
+                "integration": {"rule": "sobol", "nodes": 64, "seed": 5},
+            }
+        )
+        point = solve_point(problem, 2.3, settings=TIGHT)
+        assert point.status is Status.converged
+        return point.values
+
+    found, wanted = solved(expression, **{off: 0.0}), solved(ONE)
+    for name in ("q", "theta", "training_loss", "test_error", "weight_norm"):
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-7, atol=1e-12, err_msg=name)
+    assert found["q"][0, 0, 0] > 0.1
+    # it would be noticed if it were on
+    assert abs(solved(expression, **{off: 0.4})["test_error"] / wanted["test_error"] - 1) > 0.01
