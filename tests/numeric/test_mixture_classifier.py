@@ -86,12 +86,14 @@ def test_logits_of_classes_whose_sum_does_not_matter():
     def problem(logits: str, strength: Any, columns: int) -> ap.Problem:
         label = "[(1 - c)*(2 - c)/2, c*(2 - c), c*(c - 1)/2]"
         loss = f"z = {logits}\nlog(sum(exp(z))) - sum({label}*z)"
-        return ap.Problem(
-            tokens=tokens,
-            positions={"kind": "none"},
-            student={"rank": columns},
-            regularizer={"strength": strength},
-            loss={"kind": "expression", "expression": loss},
+        return ap.Problem.from_dict(
+            {
+                "tokens": tokens,
+                "positions": {"kind": "none"},
+                "student": {"rank": columns},
+                "regularizer": {"strength": strength},
+                "loss": {"kind": "expression", "expression": loss},
+            }
         )
 
     three = ap.solve(problem("h[0]", ridges.tolist(), 3), 2.3, branch="positional", stability=False)

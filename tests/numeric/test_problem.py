@@ -599,14 +599,16 @@ def test_one_token_is_at_a_single_location(given, expected):
 )
 def test_equal_weights_are_left_out(law, weights):
     tokens = {"kind": "mixture", "length": 3, "clusters": [{"mean": [0.3]}, {"mean": [-1.1]}]}
-    given, left_out = (Problem(tokens={**tokens, "law": one}) for one in (law | {"weights": weights}, law))
+    given, left_out = (
+        Problem.from_dict({"tokens": {**tokens, "law": one}}) for one in (law | {"weights": weights}, law)
+    )
     assert given == left_out
     assert given.hash == left_out.hash
     other = law | {"weights": [0.4, 0.6] if len(weights) == 2 else [0.2, 0.3, 0.5]}
     if weights != [[0.5, 0.5]] * 3:
-        assert Problem(tokens={**tokens, "law": other}).hash != left_out.hash
+        assert Problem.from_dict({"tokens": {**tokens, "law": other}}).hash != left_out.hash
         with pytest.raises(ProblemError, match="weights has 4 numbers"):
-            Problem(tokens={**tokens, "law": law | {"weights": [0.25] * 4}})
+            Problem.from_dict({"tokens": {**tokens, "law": law | {"weights": [0.25] * 4}}})
 
 
 def test_a_single_location_takes_two_clusters():
