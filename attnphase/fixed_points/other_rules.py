@@ -24,10 +24,10 @@ def more_points(run: Run, rules: Refinement, map_: StateEvolution) -> Rule | Non
 
 
 def instead_of_lines(run: Run, rules: Refinement, solved: SolvedPoint, spent: int | None) -> Rule | None:
-    """Sobol points that are enough, once rules with so many nodes together have cost as much as these will.
+    """Sobol points that are enough, once lines have taken as many nodes as these will be.
 
-    So a solve takes at most about twice the time of the better of both.  `spent` is None where no tensor rule is finer:
-    then points are taken whatever they cost, the largest rule if none is enough and this one leaves less of the error.
+    `spent` counts those of all rules so far. It is None where no rule of lines is finer: then points are taken however
+    many they are, the largest rule if none is enough and this one leaves less of the error.
     """
     map_, found, response = solved.map_, solved.found, solved.response
     other, rule = rules.otherwise, map_.channel.rule

@@ -27,11 +27,11 @@ from attnphase.integration.refinement import (
 )
 from attnphase.integration.rules import Rule, lines, nets, published_rule
 
-__all__ = ["POINTS_OF_A_NODE", "RULES"]
+__all__ = ["RULES"]
 
 _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields and of the noise, and across lines
-POINTS_OF_A_NODE = 4  # measured: a node of a line takes the time of two to eight Sobol points whose minima are known
+_POINTS_OF_A_NODE = 4  # measured: a node of a line takes the time of two to eight Sobol points whose minima are known
 _MOST_OF_LINES = 4  # times as many nodes as Sobol points may be: who names lines asks for small errors
 _MOST_PER_DIMENSION = 256
 # relative to the error asked for: the defect of lines, and what nodes that are left out have of the variance
@@ -224,7 +224,7 @@ class Lines(_LatentFirst):
     @property
     def is_affordable(self) -> bool:
         """Whether the first rule takes no longer than as many Sobol points as there may be."""
-        return POINTS_OF_A_NODE * self._first_orders.size <= self.max_nodes
+        return _POINTS_OF_A_NODE * self._first_orders.size <= self.max_nodes
 
     def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
         """See `Refinement`: of every direction another rule, as accurate."""
