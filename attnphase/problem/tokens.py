@@ -135,7 +135,7 @@ class Tokens:
     density: Annotated[
         Formula | None,
         OR_FUNCTION,
-        Field(description="a formula in k and c, or a function of them"),
+        Field(description="a formula in k and c"),  # in a file, whose comment this is, there are no functions
     ] = None
     spectrum: Annotated[
         Annotated[

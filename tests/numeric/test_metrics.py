@@ -251,7 +251,7 @@ def test_compared_metrics_have_one_formula():
         ({"x": "erf(h0_0)"}, "metrics.x", 'unknown function "erf"'),
         ({"x": "log(h0_0**2)"}, "metrics.x", "must be a finite number for all fields, but is not finite at h0_0 = 0"),
         ({"x": "c0*h0_0"}, "metrics.x", "but tokens have none"),
-        ({"x": 3}, "metrics.x", "must be a formula as a text, but it is 3"),
+        ({"x": 3}, "metrics.x", "must be a formula as a text, or a function, but it is 3"),
         ({"x y": "h0_0"}, "metrics", 'the name "x y"'),
         ({"é": "h0_0"}, "metrics", "ASCII"),
         ({"x_stderr": "h0_0"}, "metrics", 'not end in "_stderr"'),
