@@ -92,7 +92,7 @@ def minimum_of_square(kernels, omega=0.7, k=-0.4, variance=1.9):
         np.full((1, 1, 1), k),
         np.full((1, 1, 1), np.sqrt(variance)),
         np.zeros((1, 1)),
-        np.array([0.3, 1.0, 1.0]),
+        np.array([0.3, 1.0, 1.0, 1.0, 1.0]),
         np.ones(1),
     )
     kernels.minimise(nodes, Starts.COLD, Solution(fields, energies, losses, residuals, steps))

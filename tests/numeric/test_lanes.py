@@ -264,7 +264,7 @@ def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path):
     # the teacher's field says how the loss bends, and for one in twenty it has no bottom
     k = np.where(rng.random(count) < 0.05, -2.0, 0.5).reshape(count, 1, 1)
     center = rng.normal(size=(count, 1, 1)) * 2
-    nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0]), np.ones(1))
+    nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0, 1.0, 1.0]), np.ones(1))
     at_center = (k * center**2 / 2 + 3 * np.cos(center)).ravel()
     for starts in (Starts.COLD, Starts.FROM_ZERO):
         found = empty(nodes)
