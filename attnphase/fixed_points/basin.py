@@ -7,27 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.derivatives import derivatives_at
+from attnphase.fixed_points.run import FEW_MAPS, Run
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
 from attnphase.solvers.differences import finite_difference_jacobian
 from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
-from attnphase.state_evolution.errors import Response, response_at
+from attnphase.state_evolution.errors import Response
 from attnphase.state_evolution.map import StateEvolution
 
-__all__ = ["FEW_MAPS", "derivatives_at", "found_on_first"]
+__all__ = ["found_on_first"]
 
 _MOST_OF_FEW = 30  # maps: where few points take more they lead elsewhere
 _ROUGHLY = 1e-2  # residual up to which few points lead into a basin
-FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
-
-
-def derivatives_at(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> Response:
-    """Derivatives at a point; unknown ones where no difference stays inside the domain."""
-    run.callback("derivatives of the map")
-    try:
-        return response_at(map_, x, rules.of_derivatives(map_.channel.rule))
-    except ArithmeticError:
-        return Response.unknown(map_, x)
 
 
 def found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> tuple[FixedPoint, Response | None]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.fixed_points.derivatives import with_derivatives
 from attnphase.fixed_points.measuring import SolvedPoint, gauges_at, measured_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.trial_amplitudes import Sweep, beside_held, growth_with_error, trials_of, zero_of
@@ -48,23 +49,13 @@ def classified(run: Run, rules: Refinement, solved: SolvedPoint, informed: Overl
     if not vanishes(run.system.problem, solved.overlaps, branch):
         if _stands(run, rules, solved, names):
             return replace(solved, identity=Identity.on_branch)
-        own = None if run.spent else _with_own_derivatives(run, rules, solved)
+        own = None if run.spent else with_derivatives(run, rules, solved, solved.map_.channel.rule)
         if own is None:
             return undecided
         return replace(own, identity=Identity.on_branch if _stands(run, rules, own, names) else Identity.not_decided)
     if not has_curve(run, branch):
         return replace(solved, identity=Identity.merged)
     return _beside_uninformed(run, rules, solved, informed, names)
-
-
-def _with_own_derivatives(run: Run, rules: Refinement, solved: SolvedPoint) -> SolvedPoint | None:
-    """The point with derivatives taken there: a neighbour's may be of too far away; None if there are none."""
-    map_, found = solved.map_, solved.found
-    try:
-        response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
-        return replace(solved, response=response, measured=measured_at(run, rules, map_, found, response))
-    except ArithmeticError:
-        return None
 
 
 def has_curve(run: Run, branch: str) -> bool:

@@ -21,7 +21,7 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
-__all__ = ["FIRST_ROUND", "LATER_ROUNDS", "Run", "system_of"]
+__all__ = ["FEW_MAPS", "FIRST_ROUND", "LATER_ROUNDS", "Run", "system_of"]
 
 # share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
@@ -33,6 +33,7 @@ _IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
 _HALVED = 20
 _LONGER = 1.2  # by what plain steps go on farther from one try of Anderson's to the next
 _SHORTER = 4.0  # by what damped steps are where the order parameter swings past zero
+FEW_MAPS = 9  # within which Newton's method ends if its Jacobian is good
 _OF_NEWTON = 15  # maps within which Newton's method ends from a good start
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
@@ -150,7 +151,7 @@ class Run:
         for turn in rounds:
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 return found
-            if self._stands(map_, found) and map_.spot_check(found.point, _MISSED * error):
+            if (map_.thorough or self._stands(map_, found)) and map_.spot_check(found.point, _MISSED * error):
                 return found
             if self.late:
                 return replace(found, status=Status.iteration_limit)
@@ -160,7 +161,7 @@ class Run:
             if image is None:
                 return replace(found, status=Status.left_domain)
             residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
-            if residual <= self.settings.tolerance:
+            if residual <= max(self.settings.tolerance, found.residual):
                 return replace(found, image=image, residual=residual)
             # what a warm pass does not see it would keep from round to round
             map_.thorough = turn > 0
@@ -183,7 +184,7 @@ class Run:
         if image is None:
             return False
         residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
-        return residual <= max(self.settings.tolerance, _REPEATED)
+        return residual <= max(self.settings.tolerance, found.residual, _REPEATED)
 
     def coarse(
         self,

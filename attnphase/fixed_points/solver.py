@@ -18,13 +18,14 @@ import numpy as np
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.basin import FEW_MAPS, derivatives_at, found_on_first
+from attnphase.fixed_points.basin import found_on_first
 from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
+from attnphase.fixed_points.derivatives import by_enough_points, derivatives_at, still_known
 from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at, unevaluated
 from attnphase.fixed_points.other_rules import instead_of_lines, is_contradicted, more_points
 from attnphase.fixed_points.point import BranchPoint, Restart
-from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
+from attnphase.fixed_points.run import FEW_MAPS, FIRST_ROUND, LATER_ROUNDS, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
@@ -32,8 +33,8 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, silent, within
 from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
-from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
-from attnphase.state_evolution.errors import Response, order_of, way_left
+from attnphase.state_evolution.branches import BRANCHES, ERRORS, Branch, Identity
+from attnphase.state_evolution.errors import Response, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
@@ -50,7 +51,6 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["SMALL_SIGNAL", "merged_point", "solve_point"]
 
-_STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
 _DECISIVE = 0.1  # of the error asked for, where that leaves open whether there is a branch
 
 
@@ -268,7 +268,7 @@ def _iterated(
             found = run.newton(map_, x, jacobian)
             if solved is not None and run.cuts(found):
                 break
-            response = None if response is None else _still_known(run, rules, map_, found, response)
+            response = None if response is None else still_known(run, map_, found, response)
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         if not run.late and _decays(map_, found, informed, branch):
             return _without_signal(run, surviving(map_.unpack(found.point), informed, branch), informed, branch)
@@ -281,6 +281,9 @@ def _iterated(
         solved = SolvedPoint(map_, found, measured, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
+        if refine:
+            found = _if_within_errors(run, solved, found)
+            solved = replace(solved, found=found)
         if found.status is not Status.converged:
             if (instead := more_points(run, rules, map_) if refine else None) is not None:
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
@@ -288,8 +291,7 @@ def _iterated(
                 continue
             # beside the end of a branch more nodes decide
             insists = asked.decisive or rule.lines is None or not has_curve(run, branch)
-            insists &= refine and not (run.compares and _is_within_errors(run, solved))
-            last = run.insisting(map_, found, decays) if insists else found
+            last = run.insisting(map_, found, decays) if insists and refine else found
             if last is found:
                 break
             point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None  # of far away
@@ -312,10 +314,30 @@ def _iterated(
     return _finished(run, rules, solved, informed, branch, newton=refine)
 
 
-def _may_have_merged(run: Run, solved: SolvedPoint, branch: str) -> bool:
-    """Whether nodes may have made a point where there is no branch, which only the uninformed point can tell."""
+def _merged(run: Run, rules: Refinement, solved: SolvedPoint, informed: Overlaps, branch: str) -> BranchPoint | None:
+    """The uninformed point where nodes may have made a point without a branch, which only that one can tell."""
     asked = run.settings.identity and not run.late and solved.identity is Identity.not_decided
-    return asked and solved.overlaps.has_signal and has_curve(run, branch)
+    if not (asked and solved.overlaps.has_signal and has_curve(run, branch)):
+        return None
+    uninformed, few = without_signal(solved.overlaps), min(run.settings.max_nodes, rules.first().size)
+    bare = replace(run, settings=replace(run.settings, stability=False, identity=False, max_nodes=few))
+    rough = _without_signal(bare, uninformed, informed, branch)
+    if rough is not None and _is_lower(solved, rough):
+        return None
+    # a point that does not settle among its lowest minima is none
+    point = _without_signal(run, uninformed, informed, branch, only_merged=not run.unsettled)
+    return None if point is None or point.status is not Status.converged or _is_lower(solved, point) else point
+
+
+def _is_lower(solved: SolvedPoint, other: BranchPoint) -> bool:
+    """Whether a point has a smaller training loss than an uninformed one with which it is not known to have merged."""
+    if other.status is not Status.converged or other.on_branch is Identity.merged:
+        return False
+    (own, error), (its, its_error) = (
+        (float(values["training_loss"]), float(errors["training_loss"]))
+        for values, errors in ((solved.measured.values, solved.measured.errors), (other.values, other.errors))
+    )
+    return its - own > ERRORS * np.hypot(error, its_error)
 
 
 def _without_signal(
@@ -361,20 +383,19 @@ def _finished(
         learnt = run.jacobian
 
     def again(x: Array) -> FixedPoint:
-        return run.newton(map_, x, jacobian) if newton else _on_one_rule(run, map_, x)
+        return _if_within_errors(run, solved, run.newton(map_, x, jacobian)) if newton else _on_one_rule(run, map_, x)
+
+    def with_identity(solved: SolvedPoint) -> SolvedPoint:
+        return classified(run, rules, by_enough_points(run, rules, solved), informed, branch)
 
     solved = _at_rest(run, rules, _verified(run, rules, solved, again, FIRST_ROUND))
     if not run.late and _decays(solved.map_, solved.found, informed, branch):
         return _without_signal(run, surviving(solved.overlaps, informed, branch), informed, branch)
-    solved = classified(run, rules, solved, informed, branch)
-    if _may_have_merged(run, solved, branch):
-        # a point that does not settle among its lowest minima is none
-        uninformed = without_signal(solved.overlaps)
-        merged = _without_signal(run, uninformed, informed, branch, only_merged=not run.unsettled)
-        if merged is not None and merged.status is Status.converged:
-            return merged
+    solved = with_identity(solved)
+    if (merged := _merged(run, rules, solved, informed, branch)) is not None:
+        return merged
     if run.unsettled and not run.compares:
-        solved = classified(run, rules, _verified(run, rules, solved, again, LATER_ROUNDS), informed, branch)
+        solved = with_identity(_verified(run, rules, solved, again, LATER_ROUNDS))
     if run.only_merged and (solved.identity is not Identity.merged or solved.found.status is not Status.converged):
         return None
     left = learnt if newton and solved.response is response else None
@@ -386,42 +407,17 @@ def _on_one_rule(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
     return run.iterate(map_, x, Damped()) if run.settings.method == "damped" else run.persistent(map_, x)
 
 
-def _is_within_errors(run: Run, solved: SolvedPoint) -> bool:
-    """Whether an iteration that has not converged has less of its way left than the errors of integration by points.
+def _if_within_errors(run: Run, solved: SolvedPoint, found: FixedPoint) -> FixedPoint:
+    """A point near a solved one, converged if the iteration has less of its way left than the errors of points.
 
-    On the way to the tolerance single nodes jump; of more nodes each jumps by less.
+    On the way to the tolerance single nodes jump, and there may be no fixed point; of more nodes each jumps by less.
     """
-    map_, found = solved.map_, solved.found
+    map_ = solved.map_
     if not map_.channel.rule.randomised or found.status is not Status.iteration_limit:
-        return False
-    left, moved = found.image - found.point, solved.measured.moved
-    return way_left(map_, found.point, left, solved.response, moved, run.settings.tolerance) <= 1
-
-
-def _still_known(
-    run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response
-) -> Response | None:
-    """Derivatives of nearby, if they still tell the errors at the point that Newton's method has found with them."""
-    if map_.channel.rule.lines is not None:
-        return None  # which costs little there
-    if response.order > order_of(rules.of_derivatives(map_.channel.rule)):
-        return response
-    stale = found.maps > FEW_MAPS or _is_stale(run, map_, found.point, response)
-    return None if stale else response
-
-
-def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
-    """Whether an error of the map moves the point much more, or less, than derivatives of elsewhere say.
-
-    By those that Newton's method has learnt, which tell it roughly.
-    """
-    own = response.jacobian
-    if run.jacobian is None or run.jacobian.shape != own.shape or not np.isfinite(own).all():
-        return False
-    scale = map_.scales(x)
-    systems = ((np.eye(len(x)) - jacobian) * scale / scale[:, None] for jacobian in (own, run.jacobian))
-    told, learnt = (np.linalg.norm(np.linalg.pinv(system, rcond=1e-10), 2) for system in systems)
-    return bool(not told / _STALE < learnt < told * _STALE)
+        return found
+    moved = solved.measured.moved
+    left = way_left(map_, found.point, found.image - found.point, solved.response, moved, run.settings.tolerance)
+    return replace(found, status=Status.converged) if left <= 1 else found
 
 
 def _verified(

@@ -115,7 +115,7 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     if rule.lines is not None:
         step, inexact = SMOOTH_STEP, SMOOTH_STEP / untold
         centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
-    joint = finite_difference_jacobian(all_at, x, scales, step, centre)
+    joint = finite_difference_jacobian(all_at, x, map_.steps(x) if rule.randomised else scales, step, centre)
     if not rule.randomised:
         if rule.lines is None:
             # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N; a node

@@ -101,6 +101,10 @@ class StateEvolution:
         """Size of every coordinate, for relative residuals."""
         return self.sector.scales(x, self.system.spectrum.rho)
 
+    def steps(self, x: Array) -> Array:
+        """What differences of a sampled map are relative to, with `untold`."""
+        return self.sector.steps(x, self.system.spectrum.rho)
+
     def untold(self, x: Array) -> float:
         """See `Overlaps.untold`; differences of a sampled map are in proportion to it."""
         return self.unpack(x).untold(self.system.sample_law.rho)

@@ -19,6 +19,7 @@ __all__ = [
     "norm_entries",
     "norm_matrix",
     "packed_scales",
+    "packed_steps",
     "whole_and_without",
     "without_each",
 ]
@@ -238,6 +239,19 @@ def packed_scales(packed: Array, columns: int, rho: Array, norms: int = 0) -> Ar
     starts, block = _blocks(length, columns, rank, len(packed), norms)
     floors = _floors(rho) + (VANISHING,) * (len(starts) - 4)  # trained parameters have a natural size of one
     return np.maximum(np.maximum.reduceat(np.abs(packed), starts), floors)[block]
+
+
+def packed_steps(packed: Array, columns: int, rho: Array, norms: int = 0) -> Array:
+    """What changes of packed overlaps (P,) are relative to: of q and V their columns' sizes, where these are smaller.
+
+    Beside a larger column a share of the block's size may be all of a smaller one's variance.
+    """
+    scales, row = packed_scales(packed, columns, rho, norms), columns * (columns + 1) // 2
+    covariances = packed[: 2 * rho.shape[0] * row].reshape(-1, row).take(_places(columns), axis=-1)
+    roots = np.sqrt(np.einsum("nii->ni", covariances).clip(0))
+    sizes = norm_entries(roots[:, :, None] * roots[:, None, :]).ravel()
+    scales[: len(sizes)] = np.where(sizes > 0, np.minimum(sizes, scales[: len(sizes)]), scales[: len(sizes)])
+    return scales
 
 
 def _floors(rho: Array) -> tuple[float, ...]:

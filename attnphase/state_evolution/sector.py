@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.problem.units import Units
 from attnphase.state_evolution.gauge import Gauge
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales, packed_steps
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
 __all__ = ["Element", "Sector", "images", "scales_of"]
@@ -182,6 +182,10 @@ class Sector:
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""
         return packed_scales(self.basis @ vector, self.columns, _in_units(rho, self.units), self.norms)[self._first]
+
+    def steps(self, vector: Array, rho: Array) -> Array:
+        """As `packed_steps`, for the coordinates."""
+        return packed_steps(self.basis @ vector, self.columns, _in_units(rho, self.units), self.norms)[self._first]
 
     @cached_property
     def sizes(self) -> Array:
