@@ -32,7 +32,7 @@ from attnphase.solvers.iteration import (
 )
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import NEAR_DEGENERATE
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_steps
 from attnphase.state_evolution.proximal import Minima, ProximalProblem
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
@@ -349,6 +349,15 @@ def test_scales_are_those_of_the_blocks():
         np.array([[[0.2]], [[0.07]]]), np.array([[[11.0]], [[3.0]]]), np.zeros((2, 1, 1)), np.full((2, 1, 1), 0.1)
     )
     assert np.array_equal(x.scales(rho), [0.2, 0.2, 11, 11, 0.6e-6, 0.6e-6, 0.1, 0.1])
+
+
+def test_steps_are_those_of_the_columns():
+    """Beside a column of variance 20 one of .3 is changed by shares of .3; what is no covariance has its scale."""
+    rho, diagonal = np.full((1, 1, 1), 0.36), np.array([20.0, 0.3])
+    q = np.sqrt(diagonal[:, None] * diagonal) * [[1, -0.2], [-0.2, 1]]
+    x = Overlaps(q[None], np.diag([0.6, 0.0])[None], np.zeros((1, 2, 1)), np.array([[[1.1], [0.4]]]))
+    steps, scales = packed_steps(x.pack(), 2, rho), x.scales(rho)
+    assert steps == pytest.approx([20, np.sqrt(6), 0.3, 0.6, 0.6, 0.6, *scales[6:]], rel=1e-12)
 
 
 def test_feasible_overlaps():
