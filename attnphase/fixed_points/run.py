@@ -21,11 +21,11 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
-__all__ = ["FEW_MAPS", "FIRST_ROUND", "LATER_ROUNDS", "Run", "system_of"]
+__all__ = ["FEW_MAPS", "FIRST_ROUND", "LATER_ROUNDS", "MISSED", "Run", "system_of"]
 
 # share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
-_MISSED = 0.1
+MISSED = 0.1
 # what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
 _REPEATED = 1e-9
 _IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
@@ -151,7 +151,7 @@ class Run:
         for turn in rounds:
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 return found
-            if (map_.thorough or self._stands(map_, found)) and map_.spot_check(found.point, _MISSED * error):
+            if (map_.thorough or self._stands(map_, found)) and map_.spot_check(found.point, MISSED * error):
                 return found
             if self.late:
                 return replace(found, status=Status.iteration_limit)
@@ -167,7 +167,7 @@ class Run:
             map_.thorough = turn > 0
             found = again(found.point)
         # the last round has not been looked at
-        if found.status is not Status.converged or map_.spot_check(found.point, _MISSED * error):
+        if found.status is not Status.converged or map_.spot_check(found.point, MISSED * error):
             return found
         if rounds is FIRST_ROUND:
             self.unsettled = True

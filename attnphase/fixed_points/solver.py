@@ -25,7 +25,7 @@ from attnphase.fixed_points.derivatives import by_enough_points, derivatives_at,
 from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at, unevaluated
 from attnphase.fixed_points.other_rules import instead_of_lines, is_contradicted, more_points
 from attnphase.fixed_points.point import BranchPoint, Restart
-from attnphase.fixed_points.run import FEW_MAPS, FIRST_ROUND, LATER_ROUNDS, Run, system_of
+from attnphase.fixed_points.run import FEW_MAPS, FIRST_ROUND, LATER_ROUNDS, MISSED, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
@@ -281,17 +281,18 @@ def _iterated(
         solved = SolvedPoint(map_, found, measured, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
-        if refine:
-            found = _if_within_errors(run, solved, found)
-            solved = replace(solved, found=found)
         if found.status is not Status.converged:
             if (instead := more_points(run, rules, map_) if refine else None) is not None:
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
                 rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
                 continue
+            found = _accepted(run, rules, solved, found) if refine else found
+            solved = replace(solved, found=found)
+        if found.status is not Status.converged:
             # beside the end of a branch more nodes decide
             insists = asked.decisive or rule.lines is None or not has_curve(run, branch)
-            last = run.insisting(map_, found, decays) if insists and refine else found
+            insists &= refine and not (run.compares and _is_within_errors(run, solved, found))
+            last = run.insisting(map_, found, decays) if insists else found
             if last is found:
                 break
             point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None  # of far away
@@ -383,7 +384,7 @@ def _finished(
         learnt = run.jacobian
 
     def again(x: Array) -> FixedPoint:
-        return _if_within_errors(run, solved, run.newton(map_, x, jacobian)) if newton else _on_one_rule(run, map_, x)
+        return _accepted(run, rules, solved, run.newton(map_, x, jacobian)) if newton else _on_one_rule(run, map_, x)
 
     def with_identity(solved: SolvedPoint) -> SolvedPoint:
         return classified(run, rules, by_enough_points(run, rules, solved), informed, branch)
@@ -407,17 +408,22 @@ def _on_one_rule(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
     return run.iterate(map_, x, Damped()) if run.settings.method == "damped" else run.persistent(map_, x)
 
 
-def _if_within_errors(run: Run, solved: SolvedPoint, found: FixedPoint) -> FixedPoint:
-    """A point near a solved one, converged if the iteration has less of its way left than the errors of points.
+def _is_within_errors(run: Run, solved: SolvedPoint, found: FixedPoint) -> bool:
+    """Whether an iteration near a solved point has less of its way left than the errors of integration by points.
 
-    On the way to the tolerance single nodes jump, and there may be no fixed point; of more nodes each jumps by less.
+    On the way to the tolerance single nodes jump; of more nodes each jumps by less.
     """
-    map_ = solved.map_
+    map_, moved = solved.map_, solved.measured.moved
     if not map_.channel.rule.randomised or found.status is not Status.iteration_limit:
-        return found
-    moved = solved.measured.moved
-    left = way_left(map_, found.point, found.image - found.point, solved.response, moved, run.settings.tolerance)
-    return replace(found, status=Status.converged) if left <= 1 else found
+        return False
+    left = found.image - found.point
+    return way_left(map_, found.point, left, solved.response, moved, run.settings.tolerance) <= 1
+
+
+def _accepted(run: Run, rules: Refinement, solved: SolvedPoint, found: FixedPoint) -> FixedPoint:
+    """A point as converged if nodes that jump may be all that it lacks: as many as may be in wrong minima."""
+    few = found.residual <= MISSED * rules.asked.standard_error and not run.compares
+    return replace(found, status=Status.converged) if few and _is_within_errors(run, solved, found) else found
 
 
 def _verified(
