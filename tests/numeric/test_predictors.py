@@ -1,0 +1,288 @@
+"""The best constant, pooled, positional and linear predictors, against closed forms and least squares on samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import attnphase as ap
+from attnphase.errors import ProblemError
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution import metrics
+from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.predictors import BestPredictor, best_predictor
+from tests.numeric.test_stated_errors import assert_calibrated
+
+Array = NDArray[np.float64]
+
+
+def explained(moments: Array, with_label: Array) -> float:
+    """Of the label's variance, by coordinates with such covariances."""
+    return float(with_label @ np.linalg.lstsq(moments, with_label, rcond=1e-12)[0])
+
+
+def assert_right(found: BestPredictor, exact: float, error: float = 0.0, most: float = 2e-3):
+    assert abs(found.error - exact) < 4 * np.hypot(found.standard_error, error)
+    assert np.hypot(found.standard_error, error) < most * exact
+
+
+# --- closed forms -----------------------------------------------------------------------------------------------------
+
+SIGMAS, MEANS, WEIGHTS, NOISE, OVERLAPS = (0.8, 1.3), (0.4, 1.7), (0.5, 0.3, 0.2), 0.15, (0.6, 0.35)
+SPIKED = Problem.from_dict(
+    {
+        "tokens": {
+            "kind": "mixture",
+            "length": 3,
+            "clusters": [{"sigma": s, "mean": [m]} for s, m in zip(SIGMAS, MEANS, strict=True)],
+            "law": {"kind": "single-location", "weights": WEIGHTS},
+            "mean_teacher": [[one] for one in OVERLAPS],
+        },
+        "teacher": {"rank": 2, "noise": NOISE},
+        "loss": {"kind": "expression", "expression": "(h0_0 - k0_0 - noise0_0)**2/2"},
+    }
+)
+SPIKED_LABEL = "c @ k[:, 1] + 0.7*c[0] - 0.4*k[1, 0] + noise[1, 2]"
+
+
+def spiked_errors() -> dict[str, float]:
+    """From the moments of all tokens along both columns and the rest of the spike."""
+    spike = np.array([*OVERLAPS, np.sqrt(1 - sum(one**2 for one in OVERLAPS))])
+    xx, xy, x, y, yy = np.zeros((9, 9)), np.zeros(9), np.zeros(9), 0.0, NOISE
+    for relevant, p in enumerate(WEIGHTS):
+        c = np.eye(3)[relevant].astype(int)
+        mean = np.outer(np.array(MEANS)[c], spike).ravel()
+        covariance = np.diag(np.repeat(np.array(SIGMAS)[c] ** 2, 3))
+        slope = np.zeros((3, 3))
+        slope[relevant, 1], slope[1, 0] = 1.0, -0.4
+        value = slope.ravel() @ mean + 0.7 * c[0]
+        x, y = x + p * mean, y + p * value
+        xx += p * (covariance + np.outer(mean, mean))
+        xy += p * (covariance @ slope.ravel() + mean * value)
+        yy += p * (slope.ravel() @ covariance @ slope.ravel() + value**2)
+    variance, xy, xx = yy - y**2, xy - x * y, xx - np.outer(x, x)
+    pool = np.tile(np.eye(3), 3)
+    pooled = explained(pool @ xx @ pool.T, pool @ xy)
+    return {"constant": variance, "pooled": variance - pooled, "linear": variance - explained(xx, xy)}
+
+
+@pytest.mark.parametrize("kind", ["constant", "pooled", "linear"])
+def test_tokens_with_a_spike(kind: str):
+    """Of clusters that differ in sigma, at unequal locations; the spike overlaps with both columns of the teacher."""
+    errors = spiked_errors()
+    assert errors["linear"] < 0.97 * errors["pooled"] < 0.9 * errors["constant"]
+    assert_right(best_predictor(SPIKED, SPIKED_LABEL, kind), errors[kind])
+
+
+COLUMNS = np.array([[0.7, -0.4], [0.2, 0.9], [-1.1, 0.3]])
+GAUSSIAN = Problem.from_dict(
+    {
+        "tokens": {"length": 3, "spectrum": {"kind": "power-law", "exponent": 1.3, "variance": 0.6, "atoms": 5}},
+        "positions": {"teacher": [[0.3, -0.2], [-0.2, 0.1], [-0.1, 0.1]]},
+        "teacher": {"rank": 2, "noise": NOISE},
+        "loss": {
+            "kind": "expression",
+            "expression": "(a*h0_0 - b*k0_0 - noise0_0)**2/2",
+            "parameters": {"a": 1, "b": 0.7},
+        },
+        "integration": {"standard_error": 4e-4},
+    }
+)
+
+
+def gaussian_label(k: Any, noise: Any, b: Any) -> Any:
+    return (COLUMNS * k).sum() / 0.7 * b + noise[0, 0] + k[0, 0] * k[1, 1]
+
+
+@pytest.mark.parametrize("kind", ["constant", "pooled", "positional", "linear"])
+def test_gaussian_tokens(kind: str):
+    """Of one covariance, where the best positional predictor is a singular vector; encodings do not matter."""
+    rho = Spectrum.of(GAUSSIAN).rho[0]
+    slopes = COLUMNS @ matrix_root(rho)
+    rest = NOISE + rho[0, 0] * rho[1, 1]
+    shares = {
+        "constant": 0.0,
+        "pooled": (slopes.sum(axis=0) ** 2).sum() / 3,
+        "positional": np.linalg.svd(slopes)[1][0] ** 2,
+        "linear": (slopes**2).sum(),
+    }
+    exact = rest + shares["linear"] - shares[kind]
+    assert_right(best_predictor(GAUSSIAN, gaussian_label, kind), exact)
+    assert shares["pooled"] < 0.5 * shares["positional"] < 0.45 * shares["linear"]
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear"])
+def test_a_label_that_jumps(kind: str):
+    """In a single field, where the scramblings of Sobol points agree, a point more or less counts."""
+    sigma, at = 0.8, 0.5
+    problem = Problem.from_dict({"tokens": {"length": 1, "sigma": sigma}, "loss": {"kind": "square"}})
+    exact = 1 - (2 * stats.norm.cdf(at / sigma) - 1) ** 2
+    if kind == "linear":
+        exact -= (2 * stats.norm.pdf(at / sigma)) ** 2
+    found = best_predictor(problem, f"sign(k + {at})", kind)
+    assert_right(found, exact)
+    assert found.standard_error > 1e-5
+
+
+# --- least squares on samples of finite d, of which the measure has one atom for every coordinate ---------------------
+
+DIMENSION, SAMPLES = 11, 200_000
+CHANCES = np.array([[0.15, 0.25], [0.35, 0.25]])
+LABELS = {
+    "a jump": "sign(k0_0 + k1_1/2 - 0.3)*(1 + c1) + k0_1",
+    "curved": "(1 - c0)*tanh(2*k1_0) + k0_1*k1_1/2 + 2*c1*noise0_1*k0_0",
+}
+
+
+def drawn(weighted: bool) -> tuple[Problem, Array, Array, Array, Array]:
+    """A problem, tokens x + p, fields k, clusters c and weights of samples."""
+    random = np.random.default_rng(11)
+    gamma = random.uniform(0.2, 1.6, (DIMENSION, 4)) * [1.0, 0.4, 0.8, 1.5]
+    gamma[:2, :2] = 0.0  # on two coordinates the first token has no variance in either cluster, but two means
+    means, positions, teacher = (0.9 * random.normal(size=(DIMENSION, count)) for count in (4, 2, 2))
+    atoms = [
+        {"weight": 1 / DIMENSION, "variances": v, "positions": p, "means": m, "teacher": t}
+        for v, p, m, t in zip(*(x.tolist() for x in (gamma, positions, means, teacher)), strict=True)
+    ]
+    clusters = [[{}] * 2] * 2
+    middle = teacher.T @ means / DIMENSION
+    tilts = (
+        f"tanh(k{token}_{column} - ({first!r}) - c{token}*({second - first!r}))"
+        for token, column in ((0, 0), (1, 1))
+        for first, second in [middle[column, 2 * token : 2 * token + 2].tolist()]
+    )
+    tokens = {"kind": "mixture", "clusters": clusters, "law": {"kind": "table", "table": CHANCES.tolist()}}
+    tokens |= {"spectrum": atoms} | ({"density": f"1 + 0.9*{'*'.join(tilts)}"} if weighted else {})
+    problem = Problem.from_dict(
+        {
+            "tokens": tokens,
+            "positions": {"kind": "spectrum"},
+            "teacher": {"rank": 2, "noise": NOISE},
+            "loss": {"kind": "expression", "expression": "(h0_0 - k0_0 - noise0_0)**2/2"},
+        }
+    )
+    chosen = random.choice(4, size=SAMPLES, p=CHANCES.ravel())
+    c = np.stack([chosen // 2, chosen % 2], axis=1)
+    sites = c + np.array([0, 2])
+    x = np.sqrt(gamma.T[sites]) * random.normal(size=(SAMPLES, 2, DIMENSION))
+    fluctuation = x @ teacher / np.sqrt(DIMENSION)
+    x += means.T[sites] / np.sqrt(DIMENSION)
+    weights = 1 + 0.9 * np.tanh(fluctuation[:, 0, 0]) * np.tanh(fluctuation[:, 1, 1]) * weighted
+    return problem, x + positions.T / np.sqrt(DIMENSION), x @ teacher / np.sqrt(DIMENSION), c, weights
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("weighted", [False, True], ids=["gaussian", "density"])
+def test_least_squares_on_samples(label: str, weighted: bool):
+    """Covariances that commute alone, every vector with components of its own, clusters and a density of k."""
+    problem, x, k, c, weights = drawn(weighted)
+    noise = np.sqrt(NOISE) * np.random.default_rng(12).normal(size=SAMPLES)
+    y = {
+        "a jump": np.sign(k[:, 0, 0] + k[:, 1, 1] / 2 - 0.3) * (1 + c[:, 1]) + k[:, 0, 1],
+        "curved": (1 - c[:, 0]) * np.tanh(2 * k[:, 1, 0])
+        + k[:, 0, 1] * k[:, 1, 1] / 2
+        + 2 * c[:, 1] * noise * k[:, 0, 0],
+    }[label]
+    inputs = {"constant": x[:, :0, 0], "pooled": x.mean(axis=1), "linear": x.reshape(SAMPLES, -1)}
+    found = {}
+    for kind, values in inputs.items():
+        design = np.column_stack([np.ones(SAMPLES), values])
+        gram = design.T @ (weights[:, None] * design)
+        rest = y - design @ np.linalg.lstsq(gram, design.T @ (weights * y), rcond=None)[0]
+        squares = weights * rest**2 / weights.mean()
+        mean = squares.sum() / (SAMPLES - design.shape[1])
+        found[kind] = best_predictor(problem, LABELS[label], kind)
+        error = (squares - mean * weights / weights.mean()).std() / np.sqrt(SAMPLES)
+        assert_right(found[kind], mean, error, 8e-3)
+    assert found["linear"].error < 0.96 * found["pooled"].error < 0.93 * found["constant"].error
+
+
+# --- stated errors ----------------------------------------------------------------------------------------------------
+
+
+def test_stated_errors(monkeypatch: pytest.MonkeyPatch):
+    """By 256 nodes, to which 20 coefficients fit: no bias is left, and errors are as large as the deviations."""
+    monkeypatch.setattr(metrics, "SINGLE_POINTS", 16)
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 5, "sigma": 1.0},
+            "teacher": {"rank": 4},
+            "loss": {"kind": "expression", "expression": "(h0_0 - k0_0)**2/2"},
+            "integration": {"standard_error": 0.9},
+        }
+    )
+    found = [
+        best_predictor(problem.with_fields({"integration.seed": seed}), "sin(sum(k)) + k[2, 3]", "linear")
+        for seed in range(64)
+    ]
+    # E sin(s)^2, and no part of it along s, whose variance is 20
+    deviations = np.array([one.error - (1 - np.exp(-40)) / 2 for one in found])
+    assert abs(deviations.mean()) < 4 * deviations.std(ddof=1) / 8 < 0.04
+    assert_calibrated(deviations, np.array([one.standard_error for one in found]), 16)
+
+
+def test_a_smaller_error_is_asked_for():
+    asked = [best_predictor(SPIKED.with_fields({"integration.standard_error": e}), SPIKED_LABEL, "linear")
+             for e in (5e-3, 4e-5)]  # fmt: skip
+    variance = spiked_errors()["constant"]
+    assert asked[1].standard_error < 4e-5 * variance < asked[0].standard_error < 5e-3 * variance
+    least = best_predictor(SPIKED.with_fields({"integration.standard_error": 1e-9}), SPIKED_LABEL, "linear",
+                           max_nodes=2**14)  # fmt: skip
+    assert least == asked[0]
+
+
+def test_the_error_of_r_squared_is_that_of_a_ratio():
+    random = np.random.default_rng(5)
+    constant, (error, own) = BestPredictor(1.4, 0.02), (0.5, 0.015)
+    value, stated = constant.r_squared(error, own)
+    ratios = 1 - random.normal(error, own, 400_000) / random.normal(1.4, 0.02, 400_000)
+    assert value == pytest.approx(1 - 0.5 / 1.4, rel=1e-14)
+    assert stated == pytest.approx(ratios.std(), rel=0.01)
+    assert constant.r_squared(constant.error)[0] == 0
+
+
+# --- what labels and kinds may be -------------------------------------------------------------------------------------
+
+FITTED = GAUSSIAN.with_fields({"loss.trained": {"a": "a**2"}})
+
+
+@pytest.mark.parametrize(
+    ("problem", "label", "message"),
+    [
+        (GAUSSIAN, "h[0, 0]", "label has h0_0 in it: write it with k, noise, c and parameters that are not trained."),
+        (FITTED, "a*k[0, 0]", "label has a in it: write it with k, noise, c and parameters that are not trained."),
+        (FITTED, lambda k, a: a * k[0, 0], "label has a in it"),
+        (GAUSSIAN, "c[0]", "label takes the number of a token's cluster, but tokens have none"),
+        (GAUSSIAN, "1/k[0, 0]", "label must be a finite number for all fields"),
+        (GAUSSIAN, "beta*k[0, 0]", "label must be a formula of a sample's fields, but"),
+        (GAUSSIAN, lambda k: k, "label cannot be used: it returns an array of shape"),
+        (GAUSSIAN, 3, "label must be a formula of k, noise and c, or a function of these, not 3."),
+    ],
+)
+def test_labels_that_are_refused(problem: Problem, label: Any, message: str):
+    with pytest.raises(ProblemError) as caught:
+        best_predictor(problem, label, "linear")
+    assert str(caught.value).startswith(message)
+    assert caught.value.field == "label"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"tokens.sigma": [0.5, 0.5, 0.6]}, {"tokens.density": "1 + tanh(k[0, 0])/2"}],
+    ids=["covariances", "density"],
+)
+def test_positional_predictors_that_are_no_formula(changes: dict[str, Any]):
+    with pytest.raises(ProblemError, match=r'^kind = "positional" needs Gaussian tokens that have one covariance'):
+        best_predictor(GAUSSIAN.with_fields(changes), gaussian_label, "positional")
+    with pytest.raises(ProblemError, match=r'^kind = "positional" needs Gaussian tokens'):
+        best_predictor(SPIKED, SPIKED_LABEL, "positional")
+
+
+def test_a_label_without_variance_is_known():
+    found = ap.best_predictor(GAUSSIAN, "b", "linear")
+    assert 0 <= found.error < 1e-14 > found.standard_error
