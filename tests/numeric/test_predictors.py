@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -116,77 +116,123 @@ def test_gaussian_tokens(kind: str):
     assert shares["pooled"] < 0.5 * shares["positional"] < 0.45 * shares["linear"]
 
 
+@pytest.mark.parametrize("at", [0.5, 0.0])
 @pytest.mark.parametrize("kind", ["constant", "linear"])
-def test_a_label_that_jumps(kind: str):
-    """In a single field, where the scramblings of Sobol points agree, a point more or less counts."""
-    sigma, at = 0.8, 0.5
+def test_a_label_that_jumps(kind: str, at: float):
+    """In a single field; at zero all scramblings of Sobol points have half of their points on each side."""
+    sigma = 0.8
     problem = Problem.from_dict({"tokens": {"length": 1, "sigma": sigma}, "loss": {"kind": "square"}})
     exact = 1 - (2 * stats.norm.cdf(at / sigma) - 1) ** 2
     if kind == "linear":
         exact -= (2 * stats.norm.pdf(at / sigma)) ** 2
     found = best_predictor(problem, f"sign(k + {at})", kind)
-    assert_right(found, exact)
-    assert found.standard_error > 1e-5
+    assert_right(found, exact, most=3e-3)
+    assert found.standard_error > 2e-4
 
 
-# --- least squares on samples of finite d, of which the measure has one atom for every coordinate ---------------------
+# --- least squares in all coordinates of finite d, for each of which the measure has an atom --------------------------
 
 DIMENSION, SAMPLES = 11, 200_000
-CHANCES = np.array([[0.15, 0.25], [0.35, 0.25]])
-LABELS = {
-    "a jump": "sign(k0_0 + k1_1/2 - 0.3)*(1 + c1) + k0_1",
-    "curved": "(1 - c0)*tanh(2*k1_0) + k0_1*k1_1/2 + 2*c1*noise0_1*k0_0",
-}
+CHANCES = np.array([[0.12, 0.08], [0.13, 0.67]])
 
 
-def drawn(weighted: bool) -> tuple[Problem, Array, Array, Array, Array]:
-    """A problem, tokens x + p, fields k, clusters c and weights of samples."""
+class Geometry(NamedTuple):
+    """Variances and ``sqrt(d)`` means of the sites, ``sqrt(d)`` encodings, and the teacher, by coordinate."""
+
+    gamma: Array
+    means: Array
+    positions: Array
+    teacher: Array
+
+
+def geometry() -> Geometry:
+    """Covariances that commute and have nothing else in common; every vector has components of its own."""
     random = np.random.default_rng(11)
-    gamma = random.uniform(0.2, 1.6, (DIMENSION, 4)) * [1.0, 0.4, 0.8, 1.5]
+    gamma = 4.0 * random.uniform(size=(DIMENSION, 4)) ** 3 * [1.0, 0.3, 0.8, 0.2]
     gamma[:2, :2] = 0.0  # on two coordinates the first token has no variance in either cluster, but two means
     means, positions, teacher = (0.9 * random.normal(size=(DIMENSION, count)) for count in (4, 2, 2))
-    atoms = [
-        {"weight": 1 / DIMENSION, "variances": v, "positions": p, "means": m, "teacher": t}
-        for v, p, m, t in zip(*(x.tolist() for x in (gamma, positions, means, teacher)), strict=True)
+    return Geometry(gamma, means, positions, teacher)
+
+
+def problem_of(own: Geometry, error: float, density: str | None = None) -> Problem:
+    tokens = {"kind": "mixture", "clusters": [[{}] * 2] * 2, "law": {"kind": "table", "table": CHANCES.tolist()}}
+    tokens["spectrum"] = [
+        {"weight": 1 / DIMENSION, "variances": v, "means": m, "positions": p, "teacher": t}
+        for v, m, p, t in zip(*(x.tolist() for x in own), strict=True)
     ]
-    clusters = [[{}] * 2] * 2
-    middle = teacher.T @ means / DIMENSION
-    tilts = (
-        f"tanh(k{token}_{column} - ({first!r}) - c{token}*({second - first!r}))"
-        for token, column in ((0, 0), (1, 1))
-        for first, second in [middle[column, 2 * token : 2 * token + 2].tolist()]
-    )
-    tokens = {"kind": "mixture", "clusters": clusters, "law": {"kind": "table", "table": CHANCES.tolist()}}
-    tokens |= {"spectrum": atoms} | ({"density": f"1 + 0.9*{'*'.join(tilts)}"} if weighted else {})
-    problem = Problem.from_dict(
+    return Problem.from_dict(
         {
-            "tokens": tokens,
+            "tokens": tokens | ({} if density is None else {"density": density}),
             "positions": {"kind": "spectrum"},
             "teacher": {"rank": 2, "noise": NOISE},
             "loss": {"kind": "expression", "expression": "(h0_0 - k0_0 - noise0_0)**2/2"},
+            "integration": {"standard_error": error},
         }
     )
+
+
+@pytest.mark.parametrize("kind", ["constant", "pooled", "linear"])
+def test_least_squares_in_all_coordinates(kind: str):
+    """Of a label that is linear given the clusters, so that all moments of the tokens are known."""
+    own, size = geometry(), 2 * DIMENSION
+    xx, xy, x, y, yy = np.zeros((size, size)), np.zeros(size), np.zeros(size), 0.0, NOISE
+    for (first, second), p in np.ndenumerate(CHANCES):
+        sites = [first, 2 + second]
+        mean = (own.means.T[sites] / np.sqrt(DIMENSION)).ravel()
+        columns = np.array([[1.0, 0.5 * first], [-0.8 * second, 0.7]])
+        slope = (columns @ own.teacher.T / np.sqrt(DIMENSION)).ravel()
+        covariance = np.diag(own.gamma.T[sites].ravel())
+        value = slope @ mean + 0.9 * second
+        mean += (own.positions.T / np.sqrt(DIMENSION)).ravel()
+        x, y = x + p * mean, y + p * value
+        xx += p * (covariance + np.outer(mean, mean))
+        xy += p * (covariance @ slope + mean * value)
+        yy += p * (slope @ covariance @ slope + value**2)
+    variance, xy, xx = yy - y**2, xy - x * y, xx - np.outer(x, x)
+    pool = {"constant": np.zeros((1, size)), "pooled": np.tile(np.eye(DIMENSION), 2), "linear": np.eye(size)}[kind]
+    exact = variance - explained(pool @ xx @ pool.T, pool @ xy)
+    label = "k0_0 + c0*k0_1/2 - 0.8*c1*k1_0 + 0.7*k1_1 + 0.9*c1 + noise1_0"
+    assert_right(best_predictor(problem_of(own, 1e-4), label, kind), exact, most=3e-4)
+
+
+LABELS = {
+    "a jump": "sign(k0_0 + k1_1/2 - 0.3)*(1 + c1) + k0_1",
+    "curved": "c0*tanh(2*k1_0) + k0_1*k1_1/2 + 2*c1*noise0_1*k0_0",
+}
+
+
+def drawn(own: Geometry, weighted: bool) -> tuple[str | None, Array, Array, Array, Array]:
+    """A density, and samples: tokens x + p, fields k, clusters c and weights."""
+    random = np.random.default_rng(12)
     chosen = random.choice(4, size=SAMPLES, p=CHANCES.ravel())
     c = np.stack([chosen // 2, chosen % 2], axis=1)
     sites = c + np.array([0, 2])
-    x = np.sqrt(gamma.T[sites]) * random.normal(size=(SAMPLES, 2, DIMENSION))
-    fluctuation = x @ teacher / np.sqrt(DIMENSION)
-    x += means.T[sites] / np.sqrt(DIMENSION)
-    weights = 1 + 0.9 * np.tanh(fluctuation[:, 0, 0]) * np.tanh(fluctuation[:, 1, 1]) * weighted
-    return problem, x + positions.T / np.sqrt(DIMENSION), x @ teacher / np.sqrt(DIMENSION), c, weights
+    x = np.sqrt(own.gamma.T[sites]) * random.normal(size=(SAMPLES, 2, DIMENSION))
+    apart = x @ own.teacher / np.sqrt(DIMENSION)
+    x += own.means.T[sites] / np.sqrt(DIMENSION)
+    k = x @ own.teacher / np.sqrt(DIMENSION)
+    x += own.positions.T / np.sqrt(DIMENSION)
+    if not weighted:
+        return None, x, k, c, np.ones(SAMPLES)
+    middle = own.teacher.T @ own.means / DIMENSION
+    tilts = [
+        f"tanh(k{token}_{token} - ({low!r}) - c{token}*({high - low!r}))"
+        for token in (0, 1)
+        for low, high in [middle[token, 2 * token : 2 * token + 2].tolist()]
+    ]
+    return f"1 + 0.9*{'*'.join(tilts)}", x, k, c, 1 + 0.9 * np.tanh(apart[:, 0, 0]) * np.tanh(apart[:, 1, 1])
 
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("weighted", [False, True], ids=["gaussian", "density"])
 def test_least_squares_on_samples(label: str, weighted: bool):
-    """Covariances that commute alone, every vector with components of its own, clusters and a density of k."""
-    problem, x, k, c, weights = drawn(weighted)
-    noise = np.sqrt(NOISE) * np.random.default_rng(12).normal(size=SAMPLES)
+    """Of labels that are not linear, with a density of k or without."""
+    own = geometry()
+    density, x, k, c, weights = drawn(own, weighted)
+    noise = np.sqrt(NOISE) * np.random.default_rng(13).normal(size=SAMPLES)
     y = {
         "a jump": np.sign(k[:, 0, 0] + k[:, 1, 1] / 2 - 0.3) * (1 + c[:, 1]) + k[:, 0, 1],
-        "curved": (1 - c[:, 0]) * np.tanh(2 * k[:, 1, 0])
-        + k[:, 0, 1] * k[:, 1, 1] / 2
-        + 2 * c[:, 1] * noise * k[:, 0, 0],
+        "curved": c[:, 0] * np.tanh(2 * k[:, 1, 0]) + k[:, 0, 1] * k[:, 1, 1] / 2 + 2 * c[:, 1] * noise * k[:, 0, 0],
     }[label]
     inputs = {"constant": x[:, :0, 0], "pooled": x.mean(axis=1), "linear": x.reshape(SAMPLES, -1)}
     found = {}
@@ -196,10 +242,10 @@ def test_least_squares_on_samples(label: str, weighted: bool):
         rest = y - design @ np.linalg.lstsq(gram, design.T @ (weights * y), rcond=None)[0]
         squares = weights * rest**2 / weights.mean()
         mean = squares.sum() / (SAMPLES - design.shape[1])
-        found[kind] = best_predictor(problem, LABELS[label], kind)
+        found[kind] = best_predictor(problem_of(own, 1e-3, density), LABELS[label], kind)
         error = (squares - mean * weights / weights.mean()).std() / np.sqrt(SAMPLES)
         assert_right(found[kind], mean, error, 8e-3)
-    assert found["linear"].error < 0.96 * found["pooled"].error < 0.93 * found["constant"].error
+    assert found["linear"].error < 0.96 * found["pooled"].error < 0.94 * found["constant"].error
 
 
 # --- stated errors ----------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ RIGHT_HERE = {
     ("load_dataset", "path"): set(), ("Spectrum.isotropic", "positions"): set(), ("Spectrum", "mean"): set(),
     ("Spectrum.power_law", "positions"): set(), ("Spectrum.two_level", "positions"): set(),
     ("Spectrum.from_matrices", "positions"): set(), ("Spectrum.from_matrices", "teacher"): set(),
+    ("best_predictor", "max_nodes"): set(),
     ("simulate", "tolerance"): {NUMBERS}, ("plan_sweep", "folder"): {WORD}, ("plan_sweep", "omega"): {FLAG},
     # None stands for what is left out
     ("Problem.paper", "sigma"): {NUMBERS, "None"}, ("Problem.paper", "mixing"): {"None"},
@@ -91,6 +92,7 @@ GOOD = {
     "path": "nowhere.nc", "text": "", "data": {}, "size": 2, "counts": [2, 2], "length": 2, "exponent": 1.2,
     "variances": (0.2, 0.4), "fraction": 0.3, "covariances": [np.eye(3)], "steps": 2, "values": {},
     "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere", "of": "tokens.sigma",
+    "label": "k[0, 0]", "kind": "linear",
 }  # fmt: skip
 # sweep has a table of its own
 ELSEWHERE = {"sweep"}
