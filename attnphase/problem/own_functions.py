@@ -316,8 +316,7 @@ def _check_trained(name: str, penalty: str, expression: str) -> None:
 
 def _clusters(problem: Sections) -> Sequence[Sequence[int]]:
     """Numbers of the tokens' clusters in every configuration; none where tokens have no clusters."""
-    found: list[list[int]] = problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else []
-    return found
+    return problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
 
 
 def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int]]) -> None:

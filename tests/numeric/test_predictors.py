@@ -122,9 +122,9 @@ def test_a_label_that_jumps(kind: str, at: float):
     """In a single field; at zero all scramblings of Sobol points have half of their points on each side."""
     sigma = 0.8
     problem = Problem.from_dict({"tokens": {"length": 1, "sigma": sigma}, "loss": {"kind": "square"}})
-    exact = 1 - (2 * stats.norm.cdf(at / sigma) - 1) ** 2
+    exact = 1 - float(2 * stats.norm.cdf(at / sigma) - 1) ** 2
     if kind == "linear":
-        exact -= (2 * stats.norm.pdf(at / sigma)) ** 2
+        exact -= float(2 * stats.norm.pdf(at / sigma)) ** 2
     found = best_predictor(problem, f"sign(k + {at})", kind)
     assert_right(found, exact, most=3e-3)
     assert found.standard_error > 2e-4
@@ -201,7 +201,7 @@ LABELS = {
 }
 
 
-def drawn(own: Geometry, weighted: bool) -> tuple[str | None, Array, Array, Array, Array]:
+def drawn(own: Geometry, weighted: bool) -> tuple[str | None, Array, Array, NDArray[np.int64], Array]:
     """A density, and samples: tokens x + p, fields k, clusters c and weights."""
     random = np.random.default_rng(12)
     chosen = random.choice(4, size=SAMPLES, p=CHANCES.ravel())
