@@ -96,8 +96,8 @@ def best_predictor(
 
     Examples
     --------
-    >>> best_predictor(Problem(tokens={"sigma": 0.5}), "k[0, 0] + 2*k[1, 0]", "constant").error.__round__(3)
-    1.25
+    >>> round(best_predictor(Problem(), "2*k[0, 0] + 3*k[1, 0]*k[0, 0]", "linear").error, 2)
+    0.56
     """
     arguments.instance("problem", problem, Problem, "read it by load_problem")
     if not callable(label):
