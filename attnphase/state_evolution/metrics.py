@@ -7,13 +7,12 @@ counts at a jump: in a single field all scramblings may have the same number of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS, Refinement
+from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS
 from attnphase.integration.rules import sobol
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
@@ -24,11 +23,12 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import Variations, rows_of
 from attnphase.state_evolution.sample_law import SampleLaw
+from attnphase.state_evolution.system import System
 
 with loaded_on_use(__name__):
     from derivations.models import metrics
 
-__all__ = ["fine_enough", "metric_means", "metrics_at"]
+__all__ = ["metric_means", "metrics_at"]
 
 _AT_ONCE = 8192  # nodes that are computed together, those of whole replicates
 _STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the seed alone
@@ -102,8 +102,7 @@ def metrics_at(
     problem, law = map_.system.problem, map_.system.sample_law
     if not problem.metrics:
         return {}, {}
-    rules, overlaps = map_.system.refinement(max_nodes), map_.unpack(x)
-    values, own = fine_enough(rules, lambda points: metric_means(problem, law, overlaps, points))
+    values, own = _fine_enough(map_.system, map_.unpack(x), max_nodes)
     slopes = np.full((len(problem.metrics), len(x)), np.nan)
     image, floored = map_(x), map_.pack(map_.channel.floored(map_.unpack(x)))
     if response.known and image is not None:
@@ -130,18 +129,11 @@ def metrics_at(
     )
 
 
-def fine_enough(rules: Refinement, means: Callable[[int], Array]) -> tuple[Array, Array]:
-    """Means per replicate (S, M), by as many points as the error asked for needs; errors (E, M).
-
-    Parameters
-    ----------
-    rules : Refinement
-    means : callable
-        Of a number of points: what `metric_means` returns of them.
-    """
-    points = min(SINGLE_POINTS, rules.max_nodes // REPLICATES or 1)
+def _fine_enough(system: System, overlaps: Overlaps, max_nodes: int) -> tuple[Array, Array]:
+    """Means of the metrics per replicate (S, M), by as many points as the error asked for needs; errors (E, M)."""
+    rules, points = system.refinement(max_nodes), min(SINGLE_POINTS, max_nodes // REPLICATES or 1)
     while True:
-        values, sizes, jumps = means(points).swapaxes(0, 1)
+        values, sizes, jumps = metric_means(system.problem, system.sample_law, overlaps, points).swapaxes(0, 1)
         rows = np.vstack([rows_of(values), np.diag(np.sqrt(jumps.mean(axis=0) / len(jumps)))])
         errors = np.sqrt((rows**2).sum(axis=0))
         relative = float(np.max(errors / np.maximum(sizes.mean(axis=0), np.finfo(float).tiny)))

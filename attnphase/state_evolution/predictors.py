@@ -15,22 +15,22 @@ import numpy as np
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS
+from attnphase.integration.refinement import REPLICATES
 from attnphase.integration.rules import sobol
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.own_functions import label_formula
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.axes import matrix_root
-from attnphase.state_evolution.metrics import fine_enough
 from attnphase.state_evolution.sample_law import SampleLaw
 
 with loaded_on_use(__name__):
     from derivations.models import metrics
 
-__all__ = ["BestPredictor", "best_predictor"]
+__all__ = ["FEWEST", "BestPredictor", "best_predictor"]
 
 _KINDS = ("constant", "pooled", "positional", "linear")
+FEWEST, _MOST = 2**14, 2**24  # nodes: coefficients may fit a small share of them alone
 _STREAM = 2  # of a seed's random numbers; the first is that of metrics
 _DEPENDENT = 1e-12  # variance below which a combination of coordinates, in units of their sizes, is rounding
 
@@ -44,7 +44,7 @@ class BestPredictor:
     error : float
         ``E (y - f)^2``.
     standard_error : float
-        By integration.
+        By integration: the scatter of the replicates, and what one point counts where the label jumps.
     """
 
     error: float
@@ -67,7 +67,7 @@ class BestPredictor:
 
 
 def best_predictor(
-    problem: Problem, label: str | Callable[..., Any], kind: str, *, max_nodes: int = 2**18
+    problem: Problem, label: str | Callable[..., Any], kind: str, *, nodes: int = 2**16
 ) -> BestPredictor:
     """Return the mean squared error of the best predictor of a scalar label, for infinitely many samples.
 
@@ -81,9 +81,8 @@ def best_predictor(
     kind : {"constant", "pooled", "positional", "linear"}
         The predictors f: b; b + v · Σ_l x_l; b + v · Σ_l a_l x_l; b + Σ_l v_l · x_l. Encodings do not change the
         errors, since they only add to b. "positional" is a formula only for Gaussian tokens that have one covariance.
-    max_nodes : int
-        Largest number of Sobol points, at least 16384. Their number follows from ``integration.standard_error``,
-        relative to the variance of the label.
+    nodes : int
+        Number of Sobol points, from 2**14 to 2**24, rounded down to a power of two.
 
     Returns
     -------
@@ -103,7 +102,7 @@ def best_predictor(
     if not callable(label):
         arguments.text("label", label, "a formula of k, noise and c, or a function of these")
     arguments.word("kind", kind, _KINDS)
-    arguments.whole("max_nodes", max_nodes, REPLICATES * SINGLE_POINTS)
+    arguments.whole("nodes", nodes, FEWEST, _MOST)
     spectrum, text = measure_of(problem), label_formula(problem, label)
     law, tokens = SampleLaw.of(problem, spectrum), range(problem.tokens.length)
     root = None
@@ -116,21 +115,16 @@ def best_predictor(
             )
         root = matrix_root(spectrum.rho[0])
     groups = {"constant": [], "pooled": [tokens]}.get(kind, [[token] for token in tokens])
-    coordinates = _Coordinates.of(spectrum, law, groups)
-
-    def means(points: int) -> Array:
-        moments, jumps = _moments(problem, law, coordinates, text, points)
-        every = moments.mean(axis=0)
-        one_less = every + (every - moments) / (REPLICATES - 1)
-        error = _error(every, root)
-        # the jackknife: coefficients that fit the nodes make the error at these too small, by a share of 1/nodes
-        values = REPLICATES * error - (REPLICATES - 1) * _error(one_less, root)
-        variance = np.full(REPLICATES, _error(every[[0, -1]][:, [0, -1]], None))
-        jump = (jumps + 2 * np.sqrt(jumps * max(error, 0.0))) / (2 * points)  # of (y - f)^2, by Cauchy-Schwarz
-        return np.stack([values, variance, np.full(REPLICATES, jump**2)], axis=1)[..., None]
-
-    values, rows = fine_enough(problem.integration.rules((0, 0), False, max_nodes), means)
-    return BestPredictor(max(float(values.mean()), 0.0), float(np.sqrt((rows**2).sum())))
+    points = 2 ** int(np.log2(nodes // REPLICATES))
+    moments, jumps = _moments(problem, law, _Coordinates.of(spectrum, law, groups), text, points)
+    every = moments.mean(axis=0)
+    one_less = every + (every - moments) / (REPLICATES - 1)
+    error = _error(every, root)
+    # the jackknife: coefficients that fit the nodes make the error at these too small, by a share of 1/nodes
+    values = REPLICATES * error - (REPLICATES - 1) * _error(one_less, root)
+    jump = (jumps + 2 * np.sqrt(jumps * max(error, 0.0))) / (2 * points)  # of (y - f)^2, by Cauchy-Schwarz
+    own = np.hypot(values.std(ddof=1), jump) / np.sqrt(REPLICATES)
+    return BestPredictor(max(float(values.mean()), 0.0), float(own))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution import metrics
+from attnphase.state_evolution import predictors
 from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.predictors import BestPredictor, best_predictor
 from tests.numeric.test_stated_errors import assert_calibrated
@@ -90,7 +90,6 @@ GAUSSIAN = Problem.from_dict(
             "expression": "(a*h0_0 - b*k0_0 - noise0_0)**2/2",
             "parameters": {"a": 1, "b": 0.7},
         },
-        "integration": {"standard_error": 4e-4},
     }
 )
 
@@ -154,7 +153,7 @@ def geometry() -> Geometry:
     return Geometry(gamma, means, positions, teacher)
 
 
-def problem_of(own: Geometry, error: float, density: str | None = None) -> Problem:
+def problem_of(own: Geometry, density: str | None = None) -> Problem:
     tokens = {"kind": "mixture", "clusters": [[{}] * 2] * 2, "law": {"kind": "table", "table": CHANCES.tolist()}}
     tokens["spectrum"] = [
         {"weight": 1 / DIMENSION, "variances": v, "means": m, "positions": p, "teacher": t}
@@ -166,7 +165,6 @@ def problem_of(own: Geometry, error: float, density: str | None = None) -> Probl
             "positions": {"kind": "spectrum"},
             "teacher": {"rank": 2, "noise": NOISE},
             "loss": {"kind": "expression", "expression": "(h0_0 - k0_0 - noise0_0)**2/2"},
-            "integration": {"standard_error": error},
         }
     )
 
@@ -192,7 +190,7 @@ def test_least_squares_in_all_coordinates(kind: str):
     pool = {"constant": np.zeros((1, size)), "pooled": np.tile(np.eye(DIMENSION), 2), "linear": np.eye(size)}[kind]
     exact = variance - explained(pool @ xx @ pool.T, pool @ xy)
     label = "k0_0 + c0*k0_1/2 - 0.8*c1*k1_0 + 0.7*k1_1 + 0.9*c1 + noise1_0"
-    assert_right(best_predictor(problem_of(own, 1e-4), label, kind), exact, most=3e-4)
+    assert_right(best_predictor(problem_of(own), label, kind), exact, most=3e-4)
 
 
 LABELS = {
@@ -242,7 +240,7 @@ def test_least_squares_on_samples(label: str, weighted: bool):
         rest = y - design @ np.linalg.lstsq(gram, design.T @ (weights * y), rcond=None)[0]
         squares = weights * rest**2 / weights.mean()
         mean = squares.sum() / (SAMPLES - design.shape[1])
-        found[kind] = best_predictor(problem_of(own, 1e-3, density), LABELS[label], kind)
+        found[kind] = best_predictor(problem_of(own, density), LABELS[label], kind)
         error = (squares - mean * weights / weights.mean()).std() / np.sqrt(SAMPLES)
         assert_right(found[kind], mean, error, 8e-3)
     assert found["linear"].error < 0.96 * found["pooled"].error < 0.94 * found["constant"].error
@@ -253,33 +251,29 @@ def test_least_squares_on_samples(label: str, weighted: bool):
 
 def test_stated_errors(monkeypatch: pytest.MonkeyPatch):
     """By 256 nodes, to which 20 coefficients fit: no bias is left, and errors are as large as the deviations."""
-    monkeypatch.setattr(metrics, "SINGLE_POINTS", 16)
+    monkeypatch.setattr(predictors, "FEWEST", 256)
     problem = Problem.from_dict(
         {
             "tokens": {"length": 5, "sigma": 1.0},
             "teacher": {"rank": 4},
             "loss": {"kind": "expression", "expression": "(h0_0 - k0_0)**2/2"},
-            "integration": {"standard_error": 0.9},
         }
     )
-    found = [
-        best_predictor(problem.with_fields({"integration.seed": seed}), "sin(sum(k)) + k[2, 3]", "linear")
-        for seed in range(64)
-    ]
+    seeds = [problem.with_fields({"integration.seed": seed}) for seed in range(64)]
+    found = [best_predictor(one, "sin(sum(k)) + k[2, 3]", "linear", nodes=256) for one in seeds]
     # E sin(s)^2, and no part of it along s, whose variance is 20
     deviations = np.array([one.error - (1 - np.exp(-40)) / 2 for one in found])
     assert abs(deviations.mean()) < 4 * deviations.std(ddof=1) / 8 < 0.04
     assert_calibrated(deviations, np.array([one.standard_error for one in found]), 16)
 
 
-def test_a_smaller_error_is_asked_for():
-    asked = [best_predictor(SPIKED.with_fields({"integration.standard_error": e}), SPIKED_LABEL, "linear")
-             for e in (5e-3, 4e-5)]  # fmt: skip
-    variance = spiked_errors()["constant"]
-    assert asked[1].standard_error < 4e-5 * variance < asked[0].standard_error < 5e-3 * variance
-    least = best_predictor(SPIKED.with_fields({"integration.standard_error": 1e-9}), SPIKED_LABEL, "linear",
-                           max_nodes=2**14)  # fmt: skip
-    assert least == asked[0]
+def test_more_nodes_have_a_smaller_error():
+    few, same, many = (
+        best_predictor(SPIKED, SPIKED_LABEL, "linear", nodes=nodes) for nodes in (2**14, 2**15 - 1, 2**18)
+    )
+    assert few == same
+    assert many.standard_error < few.standard_error / 4
+    assert_right(many, spiked_errors()["linear"], most=1e-4)
 
 
 def test_the_error_of_r_squared_is_that_of_a_ratio():

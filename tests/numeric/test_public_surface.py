@@ -72,7 +72,6 @@ RIGHT_HERE = {
     ("load_dataset", "path"): set(), ("Spectrum.isotropic", "positions"): set(), ("Spectrum", "mean"): set(),
     ("Spectrum.power_law", "positions"): set(), ("Spectrum.two_level", "positions"): set(),
     ("Spectrum.from_matrices", "positions"): set(), ("Spectrum.from_matrices", "teacher"): set(),
-    ("best_predictor", "max_nodes"): set(),
     ("simulate", "tolerance"): {NUMBERS}, ("plan_sweep", "folder"): {WORD}, ("plan_sweep", "omega"): {FLAG},
     # None stands for what is left out
     ("Problem.paper", "sigma"): {NUMBERS, "None"}, ("Problem.paper", "mixing"): {"None"},
