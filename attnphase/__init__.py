@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnphase.problem import Problem, load_problem
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
+    from attnphase.state_evolution.predictors import best_predictor
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
@@ -66,6 +67,7 @@ __all__ = [
     "SweepError",
     "__version__",
     "basins",
+    "best_predictor",
     "check",
     "compare",
     "derive",
@@ -107,6 +109,7 @@ _NAMES = {
     "problem.own_functions": "register_score",
     "problem.problem": "Problem",
     "spectrum.measure": "Spectrum",
+    "state_evolution.predictors": "best_predictor",
     "sweeps.blocks": "merge_blocks plan_sweep run_block",
     "sweeps.critical": "thresholds",
     "sweeps.curves": "follow solutions",

@@ -31,6 +31,7 @@ __all__ = [
     "check_own_functions",
     "check_regularizer",
     "check_score",
+    "label_formula",
     "printed_scores",
     "register_score",
     "sections_of_formulas",
@@ -59,7 +60,7 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
             if score not in SHIPPED_SCORES and may_look_up(score):
                 check_score(score, length, f"{section}.score")
     own = problem.metrics or loss.text is not None or problem.tokens.density is not None
-    clusters = problem.tokens.configurations[0].tolist() if own and problem.tokens.has_clusters else ()
+    clusters = _clusters(problem) if own else ()
     for name, text in problem.metrics.items():
         _check_metric(problem, f"metrics.{name}", text, clusters)
     if problem.tokens.density is not None:
@@ -113,6 +114,24 @@ def _formula(
         return tracing.formula_of(function, given, numbers)
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
+
+
+def label_formula(problem: Sections, label: str | Callable[..., Any]) -> str:
+    """A label as a formula: of k, the noise, the clusters and parameters of the loss that are not trained.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``label``.
+    """
+    loss = problem.loss
+    given = _arrays((problem.tokens.length, problem.columns, problem.teacher_columns))
+    given |= {name: model.parameter_symbol(name) for name in loss.numbers}
+    text = _formula("label", label, given, tuple(loss.numbers))
+    formula, held = _check_metric(problem, "label", text, _clusters(problem))
+    named = {x: str(x) for x in held.student} | {model.parameter_symbol(name): name for name in loss.fitted}
+    _refuse("label", formula, named, "k, noise, c and parameters that are not trained")
+    return text
 
 
 def _loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
@@ -295,6 +314,11 @@ def _check_trained(name: str, penalty: str, expression: str) -> None:
         )
 
 
+def _clusters(problem: Sections) -> Sequence[Sequence[int]]:
+    """Numbers of the tokens' clusters in every configuration; none where tokens have no clusters."""
+    return problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
+
+
 def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int]]) -> None:
     """Refuse a formula with the number of a token's cluster where tokens have none."""
     if scalar.takes_clusters(expression) and not clusters:
@@ -307,18 +331,28 @@ def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int
 
 def _check_density(problem: Sections, text: str, clusters: Sequence[Sequence[int]]) -> None:
     """Refuse a density of k that is no formula, not finite, or takes other fields; its mean is not known here."""
-    sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-    _check_metric(problem, "tokens.density", text, clusters)
-    names = tuple(problem.loss.parameters or ())
-    density, held = metrics.metric_expression(text, *sizes, names)
-    named = {x: str(x) for x in (*held.student, *held.noise)} | dict(zip(held.parameters, names, strict=True))
-    other = sorted(named[x] for x in density.free_symbols & named.keys())
+    density, held = _check_metric(problem, "tokens.density", text, clusters)
+    named = {x: str(x) for x in (*held.student, *held.noise)}
+    named |= dict(zip(held.parameters, problem.loss.numbers, strict=True))
+    _refuse("tokens.density", density, named, "k and c alone")
+
+
+def _refuse(field: str, formula: Any, named: Mapping[Any, str], remedy: str) -> None:
+    """Refuse a formula that takes any of some symbols, given with their names."""
+    other = sorted(named[x] for x in formula.free_symbols & named.keys())
     if other:
-        raise ProblemError("tokens.density", f"tokens.density has {other[0]} in it: write it with k and c alone.")
+        raise ProblemError(field, f"{field} has {other[0]} in it: write it with {remedy}.")
 
 
-def _check_metric(problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]]) -> None:
-    """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them."""
+def _check_metric(
+    problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]]
+) -> tuple[Any, metrics.MetricSymbols]:
+    """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them.
+
+    Returns
+    -------
+    metric, symbols : expression and MetricSymbols
+    """
     _check_clusters(field, text, clusters)
     try:
         sizes = problem.tokens.length, problem.columns, problem.teacher_columns
@@ -329,6 +363,7 @@ def _check_metric(problem: Sections, field: str, text: str, clusters: Sequence[S
         at = dict(zip(held.clusters, row, strict=False))
         at |= dict(zip(held.parameters, problem.loss.numbers.values(), strict=True))
         _check_finite(field, metric.subs(at), [*held.student, *held.teacher, *held.noise], at, {})
+    return metric, held
 
 
 def _check_finite(

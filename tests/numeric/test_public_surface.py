@@ -91,6 +91,7 @@ GOOD = {
     "path": "nowhere.nc", "text": "", "data": {}, "size": 2, "counts": [2, 2], "length": 2, "exponent": 1.2,
     "variances": (0.2, 0.4), "fraction": 0.3, "covariances": [np.eye(3)], "steps": 2, "values": {},
     "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere", "of": "tokens.sigma",
+    "label": "k[0, 0]", "kind": "linear",
 }  # fmt: skip
 # sweep has a table of its own
 ELSEWHERE = {"sweep"}
