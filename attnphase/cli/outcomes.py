@@ -22,12 +22,16 @@ from attnphase.processes.interruption import exit_code
 with loaded_on_use(__name__):
     import numpy as np
 
-    from attnphase.data import absence, schemas, variables
+    from attnphase.data import absence, reading, schemas, variables
     from attnphase.data import files as netcdf
+    from attnphase.problem import messages
+    from attnphase.solvers import iteration
     from attnphase.sweeps import store
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attnphase.problem.problem import Problem
 
 __all__ = [
     "Result",
@@ -38,6 +42,7 @@ __all__ = [
     "kept_file",
     "kept_lines",
     "print_table",
+    "trained_remedy",
     "with_command",
 ]
 
@@ -161,15 +166,42 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
 
 
 _REMEDY = (
-    "a point without numbers cannot be evaluated in double precision: bring tokens.sigma,"
+    "; a point without numbers cannot be evaluated in double precision: bring tokens.sigma,"
     " regularizer.strength, teacher.mixing and alpha closer to one"
 )
+_BOTTOMLESS = (
+    "; local problems of unsolved_nodes have no minimum: bound loss.expression from below, or raise"
+    " regularizer.strength"
+)
+
+
+def trained_remedy(problem: Problem) -> str:
+    """What helps where no point is found, if a problem has trained parameters."""
+    names = [f"loss.trained.{name}" for name in problem.loss.trained or ()]
+    if not names:
+        return ""
+    return (
+        f"; {messages.listed(names)} may leave the objective without a minimum: let the penalty grow, as 0.01*b**2 does"
+        " in b"
+    )
+
+
+def _remedy(ds: xr.Dataset, failed: xr.DataArray) -> str:
+    """What helps points that did not converge, as far as they tell why."""
+    if ds.attrs["schema"] == "optimal":  # its left_domain is of another kind
+        return ""
+    left = failed & (ds["status"] == iteration.Status.left_domain)
+    if "unsolved_nodes" in ds and bool((left & (ds["unsolved_nodes"] > 0)).any()):
+        return _BOTTOMLESS
+    known = trained_remedy(reading.problem_of(ds))
+    return known or (_REMEDY if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else "")
 
 
 def convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge, and what helps those that cannot be evaluated."""
     status = ds["status"]
-    failed = np.argwhere(~np.isin(status.to_numpy(), (0, variables.NOT_COMPUTED)))
+    unfinished = ~status.isin((0, variables.NOT_COMPUTED))
+    failed = np.argwhere(unfinished.to_numpy())
     if not len(failed):
         return 0
     names = []
@@ -180,7 +212,7 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
         known = "no numbers" if np.isnan(residual) else f"residual {residual:.1e}"
         names.append(f"{place} ({variables.STATUS_MEANINGS[int(point)]}, {known})")
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    hint = f"; {_REMEDY}" if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else ""
+    hint = _remedy(ds, unfinished)
     hint += "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
     return 0 if allowed else 1
