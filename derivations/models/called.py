@@ -135,7 +135,7 @@ def _check_numbers(
     clusters = [*arguments["c"].flat] if "c" in arguments else []
     entries = {entry for one in arguments.values() for entry in np.asarray(one, dtype=object).flat}
     others = sorted((one for one in entries - {*clusters} if isinstance(one, Symbol)), key=str)
-    rng = np.random.default_rng(17)
+    rng, at = np.random.default_rng(17), dict[Symbol, Any]()
     for _ in range(_DRAWN):
         at = {one: Float(known.get(one, rng.normal())) for one in others}
         if _differs(function, arguments, expression, at):
