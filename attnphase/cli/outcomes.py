@@ -24,14 +24,11 @@ with loaded_on_use(__name__):
 
     from attnphase.data import absence, reading, schemas, variables
     from attnphase.data import files as netcdf
-    from attnphase.problem import messages
     from attnphase.solvers import iteration
     from attnphase.sweeps import store
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from attnphase.problem.problem import Problem
 
 __all__ = [
     "Result",
@@ -42,7 +39,6 @@ __all__ = [
     "kept_file",
     "kept_lines",
     "print_table",
-    "trained_remedy",
     "with_command",
 ]
 
@@ -160,7 +156,9 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
     first = status.where(~fine).stack(run=status.dims).dropna("run")[0]
     place = ", ".join(f"{name} = {_plain(first[name].item())}" for name in map(str, status.dims))
     name = variables.RunStatus(int(first)).name
-    hint = "" if allowed else "; --allow-unconverged accepts this"
+    diverged = bool((status == variables.RunStatus.diverged).any())
+    hint = reading.problem_of(ds).loss.trained_remedy if diverged else ""
+    hint += "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: {failed} of {status.size} runs not converged, the first {place} ({name}){hint}.", err=True)
     return 0 if allowed else 1
 
@@ -175,17 +173,6 @@ _BOTTOMLESS = (
 )
 
 
-def trained_remedy(problem: Problem) -> str:
-    """What helps where no point is found, if a problem has trained parameters."""
-    names = [f"loss.trained.{name}" for name in problem.loss.trained or ()]
-    if not names:
-        return ""
-    return (
-        f"; {messages.listed(names)} may leave the objective without a minimum: let the penalty grow, as 0.01*b**2 does"
-        " in b"
-    )
-
-
 def _remedy(ds: xr.Dataset, failed: xr.DataArray) -> str:
     """What helps points that did not converge, as far as they tell why."""
     if ds.attrs["schema"] == "optimal":  # its left_domain is of another kind
@@ -193,7 +180,7 @@ def _remedy(ds: xr.Dataset, failed: xr.DataArray) -> str:
     left = failed & (ds["status"] == iteration.Status.left_domain)
     if "unsolved_nodes" in ds and bool((left & (ds["unsolved_nodes"] > 0)).any()):
         return _BOTTOMLESS
-    known = trained_remedy(reading.problem_of(ds))
+    known = reading.problem_of(ds).loss.trained_remedy
     return known or (_REMEDY if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else "")
 
 

@@ -9,8 +9,6 @@ import pytest
 import attnphase as ap
 from attnphase.problem.problem import Problem
 
-QUICK = {"stability": False, "identity": False}
-
 
 def mixture(**law: object) -> Problem:
     clusters = [{"sigma": 1.0, "mean": [0.4]}, {"sigma": 0.7, "mean": [2.0]}, {"sigma": 1.3, "mean": [-0.8]}]
@@ -48,7 +46,8 @@ def test_the_others_keep_their_ratios():
     equal = mixture().with_fields({"tokens.law.weights[0]": 0.5})
     assert equal.tokens.law_weights == pytest.approx((0.5, 0.25, 0.25), rel=1e-15)
     law = {"kind": "single-location"}
-    place = Problem(tokens={"kind": "mixture", "length": 4, "clusters": [{"mean": [0.3]}, {"mean": [1.1]}], "law": law})
+    tokens = {"kind": "mixture", "length": 4, "clusters": [{"mean": [0.3]}, {"mean": [1.1]}], "law": law}
+    place = Problem.from_dict({"tokens": tokens})
     place = place.with_fields({"tokens.law.weights[3]": 0.4})
     assert place.tokens.law_weights == pytest.approx((0.2, 0.2, 0.2, 0.4), rel=1e-15)
     atoms = ATOMS.with_fields({"teacher.prior_probabilities[2]": 0.65})
@@ -61,7 +60,10 @@ def test_derivatives_in_a_weight_are_those_of_solves_beside(weights: list[float]
     own, field, step = (0.5 if weights else 1 / 3), "tokens.law.weights[1]", 2e-3
     slopes = ap.sensitivity(problem, 1.7, of=field)
     assert float(slopes["law.weights_1"]) == own
-    low, high = (ap.solve(problem.with_fields({field: own + side * step}), 1.7, **QUICK) for side in (-1, 1))
+    low, high = (
+        ap.solve(problem.with_fields({field: own + side * step}), 1.7, stability=False, identity=False)
+        for side in (-1, 1)
+    )
     for name in ("test_error", "training_loss", "weight_norm"):
         expected = (float(high[name]) - float(low[name])) / (2 * step)
         assert float(slopes[f"d_{name}"]) == pytest.approx(expected, rel=2e-3)
@@ -69,9 +71,8 @@ def test_derivatives_in_a_weight_are_those_of_solves_beside(weights: list[float]
 
 
 def test_a_sweep_names_the_weight():
-    swept = ap.sweep(
-        mixture(weights=[0.2, 0.5, 0.3]), alpha=[1.7], branches=["semantic"], fields={"tokens.law.weights[0]": [0.2, 0.6]}
-    )
+    varied = {"tokens.law.weights[0]": [0.2, 0.6]}
+    swept = ap.sweep(mixture(weights=[0.2, 0.5, 0.3]), alpha=[1.7], branches=["semantic"], fields=varied)
     alone = ap.solve(mixture(weights=[0.6, 0.25, 0.15]), 1.7)
     (name,) = (name for name in map(str, swept.dims) if "weights" in name)
     assert float(swept["test_error"].isel({name: 1}).item()) == pytest.approx(float(alone["test_error"]), rel=1e-6)
