@@ -6,6 +6,7 @@ do to them what they do to numbers; instead of ``np.exp``, ``max`` and the like 
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -103,14 +104,14 @@ def tanh(x: Any) -> Any:
     return _entries("tanh", x)
 
 
-def max(a: Any, b: Any) -> Any:
-    """The larger one of two."""
-    return _entries("max", a, b)
+def max(a: Any, *others: Any) -> Any:
+    """The largest of several; of one array, its largest entry."""
+    return _extreme("max", a, others)
 
 
-def min(a: Any, b: Any) -> Any:
-    """The smaller one of two."""
-    return _entries("min", a, b)
+def min(a: Any, *others: Any) -> Any:
+    """The smallest of several; of one array, its smallest entry."""
+    return _extreme("min", a, others)
 
 
 def softmax(x: Any, *, causal: bool = False) -> Any:
@@ -141,6 +142,14 @@ def _entries(name: str, *values: Any) -> Any:
     return np.frompyfunc(formulas.FUNCTIONS[name], len(values), 1)(*(_symbolic(name, value) for value in values))
 
 
+def _extreme(name: str, a: Any, others: tuple[Any, ...]) -> Any:
+    """The extreme one of several numbers, entry by entry of arrays; or of the entries of one array."""
+    values = (a, *others) if others else np.asarray(_symbolic(name, a), dtype=object).ravel().tolist()
+    if not values:
+        raise ProblemError("x", f"functions.{name} takes no array without entries.")
+    return reduce(lambda one, other: _entries(name, one, other), values)
+
+
 def _symbolic(name: str, value: Any) -> Any:
     """An array of expressions.
 
@@ -151,7 +160,7 @@ def _symbolic(name: str, value: Any) -> Any:
     """
     convert: Any = np.frompyfunc(lambda entry: sympy.sympify(entry, strict=True), 1, 1)
     try:
-        return convert(np.asarray(value, dtype=object))
+        return convert(np.asanyarray(value, dtype=object))  # an array that refuses shapes goes on doing so
     except (TypeError, ValueError, AttributeError) as error:
         raise ProblemError(
             "x", f"functions.{name} takes numbers, symbols and arrays of these, not {value!r}."

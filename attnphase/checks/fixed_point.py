@@ -31,6 +31,8 @@ def convergence(case: Case) -> Check:
     """Whether the iteration reached a fixed point."""
     point = case.point
     detail = f"status {point.status.name} after {point.iterations} maps on {point.nodes} nodes"
+    if point.status is not Status.converged:
+        detail += case.problem.loss.trained_remedy
     return Check("fixed point", point.status is Status.converged, point.residual, case.settings.tolerance, detail)
 
 

@@ -22,8 +22,9 @@ from attnphase.processes.interruption import exit_code
 with loaded_on_use(__name__):
     import numpy as np
 
-    from attnphase.data import absence, schemas, variables
+    from attnphase.data import absence, reading, schemas, variables
     from attnphase.data import files as netcdf
+    from attnphase.solvers import iteration
     from attnphase.sweeps import store
 
 if TYPE_CHECKING:
@@ -155,21 +156,39 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
     first = status.where(~fine).stack(run=status.dims).dropna("run")[0]
     place = ", ".join(f"{name} = {_plain(first[name].item())}" for name in map(str, status.dims))
     name = variables.RunStatus(int(first)).name
-    hint = "" if allowed else "; --allow-unconverged accepts this"
+    diverged = bool((status == variables.RunStatus.diverged).any())
+    hint = reading.problem_of(ds).loss.trained_remedy if diverged else ""
+    hint += "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: {failed} of {status.size} runs not converged, the first {place} ({name}){hint}.", err=True)
     return 0 if allowed else 1
 
 
 _REMEDY = (
-    "a point without numbers cannot be evaluated in double precision: bring tokens.sigma,"
+    "; a point without numbers cannot be evaluated in double precision: bring tokens.sigma,"
     " regularizer.strength, teacher.mixing and alpha closer to one"
 )
+_BOTTOMLESS = (
+    "; local problems of unsolved_nodes have no minimum: bound loss.expression from below, or raise"
+    " regularizer.strength"
+)
+
+
+def _remedy(ds: xr.Dataset, failed: xr.DataArray) -> str:
+    """What helps points that did not converge, as far as they tell why."""
+    if ds.attrs["schema"] == "optimal":  # its left_domain is of another kind
+        return ""
+    left = failed & (ds["status"] == iteration.Status.left_domain)
+    if "unsolved_nodes" in ds and bool((left & (ds["unsolved_nodes"] > 0)).any()):
+        return _BOTTOMLESS
+    known = reading.problem_of(ds).loss.trained_remedy
+    return known or (_REMEDY if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else "")
 
 
 def convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge, and what helps those that cannot be evaluated."""
     status = ds["status"]
-    failed = np.argwhere(~np.isin(status.to_numpy(), (0, variables.NOT_COMPUTED)))
+    unfinished = ~status.isin((0, variables.NOT_COMPUTED))
+    failed = np.argwhere(unfinished.to_numpy())
     if not len(failed):
         return 0
     names = []
@@ -180,7 +199,7 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
         known = "no numbers" if np.isnan(residual) else f"residual {residual:.1e}"
         names.append(f"{place} ({variables.STATUS_MEANINGS[int(point)]}, {known})")
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    hint = f"; {_REMEDY}" if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else ""
+    hint = _remedy(ds, unfinished)
     hint += "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
     return 0 if allowed else 1

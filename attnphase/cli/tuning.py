@@ -70,7 +70,7 @@ def tune(
     lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == OptimumStatus.not_converged].tolist()
     if not lost:
         return 0
-    hint = "" if allow_unconverged else "; --allow-unconverged accepts this"
+    hint = problem.loss.trained_remedy + ("" if allow_unconverged else "; --allow-unconverged accepts this")
     where = ", ".join(f"{one:g}" for one in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
     click.echo(f"attnphase: no optimum is known at alpha = {where}, since points did not converge{hint}.", err=True)
     return 0 if allow_unconverged else 1

@@ -125,7 +125,9 @@ def follow_field(
     if begun is None:
         name = setting.field
         raise ProblemError(
-            name, f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one."
+            name,
+            f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is"
+            f" one{setting.problem.loss.trained_remedy}.",
         )
     family, place = fine_enough(begun.family, begun.place)
     first = on_curve(family, place, np.eye(len(place))[-1], branch, begun.amplitudes[0])

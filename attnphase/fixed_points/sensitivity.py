@@ -84,16 +84,16 @@ def sensitivity_at(point: BranchPoint, field: str, settings: SolverSettings) -> 
 
 def _family(point: BranchPoint, setting: Setting, settings: SolverSettings) -> Family:
     """The maps along the field under the point's own rule, in a sector of symmetries that all of them have."""
-    unit = abs(setting.value) or 1.0
+    unit, refused = abs(setting.value) or 1.0, None
     for step in (_STEP * unit, -_STEP * unit):
         try:
             near = setting.value, setting.value + step
             family = family_of(setting, point.branch, point.restart.overlaps, near, settings)
             break
-        except ProblemError:  # the field may not go this way
-            continue
+        except ProblemError as error:  # the field may not go this way
+            refused = error
     else:
-        raise ArithmeticError("the field can have no value beside its own")
+        raise ProblemError(setting.field, f"{setting.field} can have no value beside its own: {refused}")
     problems = setting.problem, setting.at(near[1]).problem
     here, beside = (system_of(one, settings).refinement(settings.max_nodes) for one in problems)
     if here.dimensions != beside.dimensions:

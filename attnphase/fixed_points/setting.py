@@ -11,7 +11,7 @@ from typing import Any
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexity
-from attnphase.problem.entries import entry_of, value_of
+from attnphase.problem.entries import entry_of, is_share, value_of
 from attnphase.problem.problem import Problem
 
 __all__ = ["Setting", "field_value", "increasing", "setting_of", "start_of", "start_value", "tuned_range"]
@@ -34,9 +34,9 @@ def field_value(problem: Problem, name: str) -> float:
     value = getattr(getattr(problem, section, None), key, None)
     if value is None:  # an entry of a ready-made law
         value = problem.to_dict()
-        for part in name.split("."):
+        for part in whole.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-    if index is not None and value is not None:
+    if index is not None and (value is not None or is_share(name)):
         value = value_of(problem, name)
     if value is None:
         problem.with_fields({whole: None})  # says so if there is no such field
@@ -44,9 +44,10 @@ def field_value(problem: Problem, name: str) -> float:
             name, f"{name} has no value in this problem: give it a value, or say by start where it begins."
         )
     if isinstance(value, bool) or not isinstance(value, float):
+        entry = f": name an entry, as {name}[0]" if isinstance(value, list | tuple) else ""
         raise ProblemError(
             name,
-            f"{name} is {arguments.shown(value)}, but only a field that is one real number can vary.",
+            f"{name} is {arguments.shown(value)}, but only a field that is one real number can vary{entry}.",
         )
     return value
 

@@ -212,6 +212,8 @@ def traced(
             return [part]
         where = f"{name} = {value:.4g}"
         lost = lost or f"a small order parameter grows at {where}, but the {branch} branch was not found there"
+    if not np.isfinite(_led(setting.at(values[0]), branch, between, settings, lambda *_: False)[1].residual):
+        lost = f"the {branch} branch was not looked for, as its start cannot be evaluated"
     if lost is not None:
         return Threshold.absent(Outcome.unsettled, lost)
     where = f"from {name} = {between[0]:.4g} to {between[1]:.4g}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.errors import ProblemError
-from attnphase.problem.entries import changed, entry_of
+from attnphase.problem.entries import changed, entry_of, is_share
 from attnphase.problem.messages import unknown_key
 from attnphase.problem.positions import IN_ATOMS
 from attnphase.problem.schema import default, keys, notes_of, ready_made, root, sections
@@ -32,12 +32,14 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
     ProblemError
         A field is unknown, or is one entry of what has no entries.
     """
+    _check_shares(changes)
     for name, value in changes.items():
         whole, index = entry_of(name)
         section, key, inner = _split_name(whole)
         entries = data.setdefault(section, {})
         if index is not None:
-            entries[key] = changed(name, None if inner else entries.get(key), value)
+            values = changed(name, _list_of(section, entries, inner or key), value)
+            entries |= {key: {**entries.get(key, {}), inner: values}} if inner else {key: values}
             continue
         if not _same(entries.get(key), value) or inner:
             _displace(data, (section, key), None if inner else value, changes)
@@ -57,6 +59,24 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
             entries.pop(key, None)
         else:
             entries[key] = value
+
+
+def _check_shares(changes: Mapping[str, Any]) -> None:
+    """Refuse two probabilities of one list, since each changes the other."""
+    shares = [name for name in changes if is_share(name)]
+    for name in shares:
+        if other := next((one for one in shares if one != name and entry_of(one)[0] == entry_of(name)[0]), None):
+            raise ProblemError(
+                name,
+                f"{name} and {other} change each other, so that all sum to 1: change the whole {entry_of(name)[0]}.",
+            )
+
+
+def _list_of(section: str, entries: Mapping[str, Any], key: str) -> Any:
+    """The list in which a name has an index; of a law's weights, which are left out where they are equal, too."""
+    if (section, key) == ("tokens", "weights"):
+        return sections()[section](**entries).law_weights
+    return entries.get(key)
 
 
 def _same(kept: Any, value: Any) -> bool:

@@ -83,6 +83,10 @@ class ClusterLaw(ABC):
             The law does not fit tokens with so many clusters.
         """
 
+    def weights_of(self, counts: Sequence[int]) -> int | None:
+        """How many weights it has in one list; None if it takes none, or other ones for each token."""
+        return counts[0] if "weights" in self.keys and len({*counts}) == 1 else None
+
     @abstractmethod
     def statements(self, law: GivenLaw) -> Iterator[Statement]:
         """What a page says of the law: sentences, and formulas as lines of a left and a right side."""
@@ -188,6 +192,10 @@ class SingleLocation(ClusterLaw):
 
     name = "single-location"
     keys = ("weights", "probability")
+
+    def weights_of(self, counts: Sequence[int]) -> int | None:
+        """See `ClusterLaw`."""
+        return len(counts)
 
     def _each(self, law: GivenLaw, length: int) -> Array:
         """Probabilities of the locations, if there is one."""

@@ -8,9 +8,11 @@ from typing import Any
 
 from attnphase.errors import ProblemError
 
-__all__ = ["changed", "entry_of", "put", "value_of"]
+__all__ = ["changed", "entry_of", "is_share", "put", "value_of"]
 
 _ENTRY = re.compile(r"([^\[\]]+)\[(\d{1,4})\]")
+_SHARES = {"tokens.law.weights": "tokens.law_weights", "teacher.prior_probabilities": "teacher.prior_probabilities"}
+"""Lists of probabilities, and where a problem has them if they are not given; one changes the others in proportion."""
 
 
 def entry_of(name: str) -> tuple[str, int | None]:
@@ -30,12 +32,21 @@ def value_of(problem: Any, name: str) -> Any:
         It has no such entry.
     """
     field, index = entry_of(name)
-    value = operator.attrgetter(field)(problem)
-    return value if index is None else _numbers(name, value)[index]
+    if index is None:
+        return operator.attrgetter(field)(problem)
+    return _numbers(name, operator.attrgetter(_SHARES.get(field, field))(problem))[index]
+
+
+def is_share(name: str) -> bool:
+    """Whether a name is that of one of the probabilities of a list, which sum to 1."""
+    field, index = entry_of(name)
+    return index is not None and field in _SHARES
 
 
 def changed(name: str, values: Any, value: Any) -> list[Any]:
     """A list of numbers with another value of the entry that a name has the index of.
+
+    Other probabilities of a list change by a common factor, so that their sum stays 1.
 
     Raises
     ------
@@ -45,7 +56,15 @@ def changed(name: str, values: Any, value: Any) -> list[Any]:
     found, (_, index) = _numbers(name, values), entry_of(name)
     if value is None:
         raise ProblemError(name, f"{name} has no default: give it a number, or change the whole list.")
-    return [value if i == index else one for i, one in enumerate(found)]
+    factor = 1.0
+    if is_share(name) and isinstance(value, int | float):
+        rest = sum(one for i, one in enumerate(found) if i != index)
+        if rest == 0 and value != 1:
+            raise ProblemError(
+                name, f"{name} is 1, and its change leaves open which others grow: change the whole list."
+            )
+        factor = (1 - value) / rest if rest else 1.0
+    return [value if i == index else one * factor for i, one in enumerate(found)]
 
 
 def put(data: dict[str, Any], name: str, value: Any) -> None:
@@ -56,7 +75,11 @@ def put(data: dict[str, Any], name: str, value: Any) -> None:
         entries[key] = value
     else:
         whole, _ = entry_of(key)
-        entries[whole] = [value if i == index else one for i, one in enumerate(entries.get(whole) or [])]
+        given = entries.get(whole) or []
+        if is_share(name) and given:
+            entries[whole] = [None] * len(given) if value is None else changed(name, given, value)
+        else:
+            entries[whole] = [value if i == index else one for i, one in enumerate(given)]
 
 
 def _numbers(name: str, values: Any) -> list[Any]:

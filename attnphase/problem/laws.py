@@ -144,6 +144,14 @@ class Law:
         """What its kind is."""
         return CLUSTER_LAWS[self.kind]
 
+    def one_list(self, counts: Sequence[int]) -> tuple[float, ...] | None:
+        """Its weights if they are one list, equal ones if none are given, for tokens with so many clusters."""
+        given: Any = self.weights
+        if given is None:
+            count = self.form.weights_of(counts)
+            return None if count is None else (1 / count,) * count
+        return None if is_nested(given) else given
+
     @property
     def is_uniform(self) -> bool:
         """Whether all weights that are given are equal: if they fit, they are those of a law without weights."""

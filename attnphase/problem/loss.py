@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from attnphase.errors import ProblemError
 from attnphase.problem.kinds import alternatives, check_keys, one_of
 from attnphase.problem.losses import LOSSES, LossKind, Sizes
-from attnphase.problem.messages import toml_table
+from attnphase.problem.messages import listed, toml_table
 from attnphase.problem.values import (
     CONFIG,
     Formula,
@@ -139,6 +139,13 @@ class Loss:
     def fitted(self) -> tuple[str, ...]:
         """Names of those numbers that training determines: what is trained, and Q."""
         return (*(self.trained or ()), *self.norms)
+
+    @property
+    def trained_remedy(self) -> str:
+        """The end of a sentence on points that are not found: that trained parameters may be why; empty without any."""
+        names = listed([f"loss.trained.{name}" for name in self.trained or ()])
+        advice = f"; {names} may leave the objective without a minimum: let the penalty grow, as 0.01*b**2 does in b"
+        return advice if self.trained else ""
 
     def with_sizes(self, sizes: Sizes) -> Self:
         """A copy that knows the sizes of a problem, of which formulas in arrays are."""

@@ -5,7 +5,7 @@ Whether they can be used is found out when a problem is made.  It takes SymPy, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -61,15 +61,18 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
                 check_score(score, length, f"{section}.score")
     own = problem.metrics or loss.text is not None or problem.tokens.density is not None
     clusters = _clusters(problem) if own else ()
+    used = set[str]()  # names of the loss's own numbers
     for name, text in problem.metrics.items():
-        _check_metric(problem, f"metrics.{name}", text, clusters)
+        metric, held = _check_metric(problem, f"metrics.{name}", text, clusters)
+        used |= {name for name, x in zip(loss.numbers, held.parameters, strict=True) if metric.has(x)}
     if problem.tokens.density is not None:
         _check_density(problem, problem.tokens.density, clusters)
     if loss.text is not None:
         sizes = length, problem.columns, problem.teacher_columns
-        check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers)
+        taken = check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers)
         for name, penalty in (loss.trained or {}).items():
-            _check_trained(name, penalty, loss.text)
+            _check_trained(name, penalty, taken)
+        _check_used(loss, used | taken)
     if regularizer.expression is not None or (regularizer.prox is not None and may_look_up(regularizer.prox)):
         check_regularizer(regularizer, problem.columns)
 
@@ -232,11 +235,16 @@ def check_loss(
     noise: float = 0.0,
     clusters: Sequence[Sequence[int]] = (),
     parameters: Mapping[str, float] = MappingProxyType({}),
-) -> None:
+) -> set[str]:
     """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
 
     With ``noise`` on the labels it must say where that enters.  It may take the numbers of the tokens' ``clusters``, of
     which these configurations occur, and has ``parameters`` of its own.
+
+    Returns
+    -------
+    set of str
+        The parameters on which it depends.
 
     Raises
     ------
@@ -244,7 +252,6 @@ def check_loss(
         Naming ``loss.expression``, or ``teacher.noise``.
     """
     field = "loss.expression"
-    _check_clusters(field, expression, clusters)
     formula = scalar.formula_loss(expression, length, columns, teacher_columns, noisy=True, parameters=[*parameters])
     h = [[sympy.Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
     k = [[sympy.Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
@@ -254,6 +261,8 @@ def check_loss(
         loss = formula.loss(h, [[*teacher, *own, c] for teacher, own, c in zip(k, drawn, numbers, strict=True)])
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    _check_clusters(field, expression, clusters)
+    taken = {name for name in parameters if loss.has(model.parameter_symbol(name))}
     loss = loss.xreplace({model.parameter_symbol(name): sympy.Float(value) for name, value in parameters.items()})
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
@@ -287,10 +296,22 @@ def check_loss(
     for row in [*dict.fromkeys(tuple(row[place] for place in held) for row in clusters or ((),))][:_MOST_TRIED]:
         at = {numbers[place]: number for place, number in zip(held, row, strict=True)}
         _check_values(loss.subs(at), fields, teachers + present, at, short)
+    return taken
 
 
-def _check_trained(name: str, penalty: str, expression: str) -> None:
-    """Refuse a trained parameter that the loss does not take, and a penalty that is no formula in it alone.
+def _check_used(loss: Loss, used: Set[str]) -> None:
+    """Refuse a parameter that nothing uses."""
+    for name in loss.parameters or ():
+        if name not in used:
+            raise ProblemError(
+                f"loss.parameters.{name}",
+                f"loss.parameters.{name} has no effect: neither loss.expression nor a metric depends on {name}; use it"
+                " or remove it.",
+            )
+
+
+def _check_trained(name: str, penalty: str, taken: Set[str]) -> None:
+    """Refuse a trained parameter on which the loss does not depend, and a penalty that is no formula in it alone.
 
     Raises
     ------
@@ -298,8 +319,8 @@ def _check_trained(name: str, penalty: str, expression: str) -> None:
         Naming the field.
     """
     field = f"loss.trained.{name}"
-    if name not in formulas.names_in(expression):
-        raise ProblemError(field, f"{field} is trained, but loss.expression does not take {name}: leave it out.")
+    if name not in taken:
+        raise ProblemError(field, f"{field} is trained, but loss.expression does not depend on {name}: leave it out.")
     symbol = model.parameter_symbol(name)
     try:
         formula = formulas.parse_formula(penalty, {name: symbol})
@@ -354,9 +375,10 @@ def _check_metric(
     metric, symbols : expression and MetricSymbols
     """
     _check_clusters(field, text, clusters)
+    names = tuple(problem.loss.numbers)
     try:
         sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-        metric, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.numbers))
+        metric, held = metrics.metric_expression(text, *sizes, names)
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} must be a formula of a sample's fields, but {error}") from None
     for row in clusters[:_MOST_TRIED] or ((),):

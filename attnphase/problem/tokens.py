@@ -180,6 +180,11 @@ class Tokens:
             return np.zeros((1, self.length), dtype=np.int64), np.ones(1)
         return self.law.configurations([len(row) for row in self.cluster_lists])
 
+    @property
+    def law_weights(self) -> tuple[float, ...] | None:
+        """Weights of the clusters' law, equal ones if none are given; None if it has no single list of them."""
+        return None if self.law is None else self.law.one_list([len(row) for row in self.cluster_lists])
+
     def spectrum_atoms(self) -> tuple[Array, Array]:
         """Return weights (A,) and variances (A, P) of the spectral measure's atoms."""
         sites = [cluster for row in self.cluster_lists for cluster in row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterator, Mapping, Sized
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -189,11 +190,11 @@ def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[A
         raise ProblemError(place, f"{place} has {len(value)} entries: give at most {_MOST_NAMED}.")
     found: dict[str, Any] = {}
     for name, one in value.items():
-        if not (isinstance(name, str) and _NAME.fullmatch(name)) or hasattr(Named, name):
+        if not (isinstance(name, str) and _NAME.fullmatch(name)) or hasattr(Named, name) or keyword.iskeyword(name):
             raise ProblemError(
                 place,
                 f'{place} has the name "{name!s:.40}", but a name has up to 32 ASCII letters, digits and underscores,'
-                " begins with a letter, and is no method of a mapping: choose another name.",
+                " begins with a letter, and is no keyword of Python or method of a mapping: choose another name.",
             )
         own = plain(one, 0)
         if kind is float and not isinstance(own, bool) and isinstance(own, int | float):

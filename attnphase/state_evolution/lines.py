@@ -33,6 +33,7 @@ from attnphase.state_evolution.system import System
 __all__ = ["Bundle", "nodes_along"]
 
 _ROUNDING = 1e-13  # of energies, in their unit: defects below tell nothing
+_MOST_OPEN = 2**10  # pieces of a line, on average: some jumps leave a few, and rounding alone leaves all
 _NEWTON_STEPS = 50  # to a crossing; bisection takes as many for its precision
 _LOCATED = 1e-10  # precision of crossings along the line, in standard deviations; shorter pieces are not cut
 _legendre = lru_cache(np.polynomial.legendre.leggauss)
@@ -358,11 +359,14 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
             most /= orders.panels * len(bundle.weights)
             most += _ROUNDING * system.units.energy * float(bundle.weights.mean())
         nearest = np.minimum(np.maximum(left, 0.0), right)  # to zero
-        open_ = (defects * outer * _density(nearest) > most) & (right - left > _LOCATED)
+        told = defects > _ROUNDING * np.abs(pieces.ends[..., 1]).max(axis=1)  # far outside any domain nothing is
+        open_ = told & (defects * outer * _density(nearest) > most) & (right - left > _LOCATED)
         done.append(((~open_).repeat(len(x)), pieces.lines.repeat(len(x)), places.ravel(), weights.ravel(), *found))
         which = open_.nonzero()[0]
         if not len(which):
             break
+        if len(which) > _MOST_OPEN * len(bundle.weights):
+            raise ArithmeticError("energies that rounding dominates leave no piece of a line resolved")
         nodes = (values.reshape(*places.shape, *values.shape[1:]).take(which, axis=0) for values in found[:2])
         pieces = _cut(problems, pieces.take(which), _as_nodes(places.take(which, axis=0), *nodes))
     closed, *values = (np.concatenate(every) for every in zip(*done, strict=True))

@@ -251,18 +251,19 @@ class WeightedLaw(SampleLaw):
             draws = [scrambled_normals(int(np.prod(shape)), _POINTS, np.random.default_rng((26, s))) for s in range(16)]
             values = np.stack([self.drawn(place, one.reshape(-1, *shape))[1] for one in draws])
             numbers = ", ".join(f"{self.numbers[site]:.0f}" for site in sites)
+            where = f" for the clusters ({numbers})" if len(self.configurations) > 1 else ""
             if values.min() < 0:
                 raise ProblemError(
                     "tokens.density",
-                    f"tokens.density must be positive for all k, but takes the value {values.min():.4g} for the"
-                    f" clusters ({numbers}): write it as a square or an exponential, for example.",
+                    f"tokens.density must be positive for all k, but takes the value"
+                    f" {values.min():.4g}{where}: write it as a square or an exponential, for example.",
                 )
             mean, error = values.mean(), values.mean(axis=1).std(ddof=1) / 4
             if not abs(mean - 1) <= _UNLIKELY * error + RELATIVE_TOLERANCE:
                 raise ProblemError(
                     "tokens.density",
-                    f"tokens.density must have the mean 1 over Gaussian k, but has {mean:.6g} for the clusters"
-                    f" ({numbers}): divide it by its mean.",
+                    f"tokens.density must have the mean 1 over Gaussian k, but has {mean:.6g}{where}:"
+                    " divide it by its mean.",
                 )
 
     def relative_density(self, configuration: int, k: Array) -> Array:

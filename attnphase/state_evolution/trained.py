@@ -79,5 +79,6 @@ def newton_step(slopes: Array, curvature: Array) -> Array:
     """
     values, vectors = np.linalg.eigh(curvature)
     along = (slopes[..., None, :] @ vectors)[..., 0, :]
-    step: Array = -(vectors @ (along / np.abs(values))[..., None])[..., 0]
+    with np.errstate(divide="ignore", invalid="ignore"):  # in a flat direction it leads outside the domain
+        step: Array = -(vectors @ (along / np.abs(values))[..., None])[..., 0]
     return step

@@ -147,5 +147,7 @@ def solutions(
         watched = {"callback": line.callback, "advance": line.reach}
         found = solutions_of(problem, alpha, starts=starts, seed=seed, settings=settings, **watched)
     if not found:
-        raise SolverError(f"no fixed point was found at alpha = {alpha:g}: give more starts.")
+        raise SolverError(
+            f"no fixed point was found at alpha = {alpha:g}: give more starts{problem.loss.trained_remedy}."
+        )
     return from_solutions(found, problem)

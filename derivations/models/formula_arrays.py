@@ -6,7 +6,8 @@ Arrays are NumPy's, of objects; the functions take an algebra, which knows how t
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from derivations.models.formula_lines import FormulaError, unparsed
 
-__all__ = ["ARRAY_FUNCTIONS", "array", "elementwise", "entry", "matmul", "softmax"]
+__all__ = ["ARRAY_FUNCTIONS", "array", "check_shapes", "elementwise", "entry", "extreme", "matmul", "softmax"]
 
 Array = NDArray[Any]
 
@@ -41,6 +42,7 @@ def elementwise(function: Callable[..., Any], node: ast.AST, *values: Any) -> An
     """
     if not any(isinstance(value, np.ndarray) for value in values):
         return function(*values)
+    check_shapes([value.shape for value in values if isinstance(value, np.ndarray)], repr(unparsed(node)))
     try:
         return np.frompyfunc(function, len(values), 1)(*values)
     except FormulaError:
@@ -50,6 +52,25 @@ def elementwise(function: Callable[..., Any], node: ast.AST, *values: Any) -> An
             raise
         shapes = " and ".join(_shape(value) for value in values)
         raise FormulaError(f"{unparsed(node)!r} takes {shapes}, which do not go together.") from None
+
+
+def check_shapes(shapes: Sequence[tuple[int, ...]], what: str) -> None:
+    """Refuse a row and a column with one axis fewer or more, of which NumPy makes a matrix: one of them is a slip.
+
+    Raises
+    ------
+    FormulaError
+        The sentence begins with `what` takes them.
+    """
+    try:
+        made = np.broadcast_shapes(*shapes)
+    except ValueError:
+        return
+    if len({*map(len, shapes)}) > 1 and np.prod(made) > max(map(np.prod, shapes)):
+        raise FormulaError(
+            f"{what} takes arrays of shapes {' and '.join(map(str, shapes))}, of which NumPy makes a matrix of shape"
+            f" {made}: index both alike, as in h[:, 0] - k[:, 0], or give both two axes, as in h[:, :1] - k[:, :1].T."
+        )
 
 
 def matmul(algebra: Any, left: Any, right: Any, node: ast.AST) -> Any:
@@ -125,15 +146,14 @@ def tril(algebra: Any, node: ast.Call, x: Any) -> Array:
 
 
 def extreme(name: str) -> Callable[..., Any]:
-    """``max(x)`` or ``min(x)`` of all entries, or entry by entry of two."""
+    """``max(x)`` or ``min(x)`` of all entries, or entry by entry of several."""
 
     def function(algebra: Any, node: ast.Call, x: Any, *others: Any) -> Any:
         if others:
-            return elementwise(lambda a, b: algebra.call(name, a, b), node, x, *others)
-        found, *rest = _check_array(node, x).flat if isinstance(x, np.ndarray) else [x]
-        for one in rest:
-            found = algebra.call(name, found, one)
-        return found
+            return reduce(lambda a, b: elementwise(lambda *pair: algebra.call(name, *pair), node, a, b), others, x)
+        return reduce(
+            lambda a, b: algebra.call(name, a, b), _check_array(node, x).flat if isinstance(x, np.ndarray) else [x]
+        )
 
     return function
 
@@ -156,17 +176,17 @@ def eye(algebra: Any, node: ast.Call, size: int) -> Array:
     return array([[algebra.number(int(a == b)) for b in range(size)] for a in range(size)])
 
 
-ARRAY_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int, tuple[str, ...]]] = {
+ARRAY_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int | None, tuple[str, ...]]] = {
     "softmax": (_softmax, 1, 1, ("causal",)),
     "sum": (total, 1, 2, ("axis",)),
     "mean": (mean, 1, 2, ("axis",)),
     "tril": (tril, 1, 1, ()),
-    "max": (extreme("max"), 1, 2, ()),
-    "min": (extreme("min"), 1, 2, ()),
+    "max": (extreme("max"), 1, None, ()),
+    "min": (extreme("min"), 1, None, ()),
     "eye": (eye, 1, 1, ()),
     "argmax": (argmax, 1, 1, ()),
 }
-"""Functions by name, with the fewest and the most arguments that they take, and their keywords."""
+"""Functions by name, with the fewest and the most arguments that they take, None of any number, and their keywords."""
 
 
 def entry(value: Any, index: Any, node: ast.Subscript) -> Any:

@@ -38,7 +38,7 @@ from sympy import (
     zoo,
 )
 
-from derivations.models.formula_arrays import ARRAY_FUNCTIONS, array, elementwise, entry, matmul
+from derivations.models.formula_arrays import ARRAY_FUNCTIONS, array, elementwise, entry, extreme, matmul
 from derivations.models.formula_lines import SMALLEST, FormulaError, Lines, lines_of, shortened, unparsed
 from derivations.models.formula_terms import Counting
 from derivations.models.functions import Modulus, Relu, Sigmoid, Sign, Softmax, Softplus, with_known_functions
@@ -63,7 +63,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": lambda a, b: b - Relu(b - a),
 }
 _OPERATORS: dict[type, str] = {ast.Add: "sum", ast.Sub: "difference", ast.Mult: "product"}
-_TWO = ("max", "min")  # arguments; the others take one
+_SEVERAL = ("max", "min")  # arguments; the others take one
+_REMEDIES: dict[tuple[type, ...], str] = {
+    (ast.Compare, ast.IfExp, ast.And, ast.Or, ast.Not): "write it with sign, max, min, abs or relu",
+    (ast.BitXor,): "write a power as **",
+}
 _LARGEST = 1e60  # number: generated code multiplies a few of them
 _EXACT = 10**15  # largest numerator or denominator of a number that is kept as a fraction
 _MOST_IN_A_NUMBER = 8  # functions and powers: nested ones take 0.3 s, 10 take 7 s, and each further one longer still
@@ -287,6 +291,9 @@ class _Reader:
                 raise self._misfit(node)
 
     def _misfit(self, node: ast.expr) -> FormulaError:
+        for kinds, remedy in _REMEDIES.items():
+            if isinstance(getattr(node, "op", node), kinds):
+                return FormulaError(f"{unparsed(node)!r} cannot stand in a formula: {remedy}.")
         known = ", ".join(self.known)
         also = "" if self.arrays is None else ", indices such as h[0, 1] or h[:, 0], .T, @, lists"
         return FormulaError(
@@ -313,13 +320,15 @@ class _Reader:
         if name not in FUNCTIONS and name not in own:
             known = ", ".join([*FUNCTIONS, *own])
             raise FormulaError(f'it calls the unknown function "{shortened(name)}": the functions are {known}.')
-        takes = 2 if name in _TWO else 1
-        if len(node.args) != takes:
-            what = "one, which it adds up over the row" if name == "sum" else ("one", "two")[takes - 1]
-            raise FormulaError(f'it gives "{name}" {len(node.args)} arguments, but {name} takes {what}.')
+        count, several = len(node.args), name in _SEVERAL
+        if count < 2 if several else count != 1:
+            what = "one, which it adds up over the row" if name == "sum" else "two or more" if several else "one"
+            raise FormulaError(f'it gives "{name}" {count} arguments, but {name} takes {what}.')
         if name == "sum":
             return self._over_the_row(node.args[0])
-        return elementwise(lambda *x: self.algebra.call(name, *x), node, *(self.read(a) for a in node.args))
+        if several:
+            return extreme(name)(self.algebra, node, *map(self.read, node.args))
+        return elementwise(lambda x: self.algebra.call(name, x), node, self.read(node.args[0]))
 
     def _over_the_row(self, node: ast.expr) -> Any:
         assert self.row is not None, "called of a row alone"
@@ -334,8 +343,8 @@ class _Reader:
 
     def _array_function(self, node: ast.Call, name: str) -> Any:
         function, least, most, keywords = ARRAY_FUNCTIONS[name]
-        if not least <= len(node.args) <= most:
-            takes = "one" if most == 1 else "one or two"
+        if not least <= len(node.args) <= (most or len(node.args)):
+            takes = "one" if most == 1 else "one or two" if most else "one or more"
             raise FormulaError(f'it gives "{name}" {len(node.args)} arguments, but {name} takes {takes}.')
         named: dict[str, Any] = {}
         for keyword in node.keywords:
@@ -349,8 +358,8 @@ class _Reader:
                 raise FormulaError(f"{unparsed(node)!r} must be eye(L), or of a whole number from 1 to {_LARGEST_EYE}.")
             count: Any = size.value if isinstance(size, ast.Constant) else self.length
             return function(self.algebra, node, int(count))
-        # of two numbers the larger is a number, whatever array their names may stand for
-        read = self.read if name in _TWO and len(node.args) == most else self._array_of
+        # of several numbers the largest is a number, whatever array their names may stand for
+        read = self.read if name in _SEVERAL and len(node.args) > 1 else self._array_of
         arguments = [read(argument) for argument in node.args]
         if keywords == ("axis",) and len(arguments) == 2:
             named["axis"], arguments = self._option(node.args[1], node, int), arguments[:1]

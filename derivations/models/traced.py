@@ -1,4 +1,4 @@
-"""Ordinary Python functions, called once with symbols or arrays of these, as the texts of formulas."""
+"""Ordinary Python functions, called with symbols or arrays of these, as the texts of formulas."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from sympy import Basic, Expr, Float, Integer, NumberSymbol, Symbol, sympify
+from sympy import Float, Symbol
 from sympy.printing.str import StrPrinter
 
 from derivations.algebra.common_parts import common_parts
-from derivations.models.foreign import ForeignError, contained
+from derivations.models.called import called
 from derivations.models.formula_lines import FormulaError, shortened
-from derivations.models.functions import Step, with_known_functions
 from derivations.models.model import parameter_symbol
 from derivations.models.scalar import Sizes, norm_array, norm_names
 
 __all__ = ["Traced", "formula_of", "traced"]
 
 _ARRAYS = ("h", "k", "noise", "c")
-_CLUSTERS = range(3)  # most comparisons are with one of these
 
 
 class Traced(NamedTuple):
@@ -61,7 +59,8 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
     if "Q" in wanted and "Q" not in values:
         given["Q"] = norm_array(sizes.columns)
     numbers = {name: parameter_symbol(name) for name in values}
-    expression = _called(function, {name: given[name] if name in given else numbers[name] for name in wanted})
+    arguments = {name: given[name] if name in given else numbers[name] for name in wanted}
+    expression = called(function, arguments, {numbers[name]: value for name, value in values.items()})
     taken = [*values, *(norm_names(sizes.columns) if "Q" in given else ())]
     return Traced(_text(expression, taken), values)
 
@@ -88,47 +87,7 @@ def formula_of(function: Callable[..., Any], given: Mapping[str, Any], numbers: 
         if name not in given and argument.default is argument.empty:
             raise FormulaError(f'its argument "{name}" is none of {", ".join(given)}: give it a default.')
         arguments[name] = given[name] if name in given else Float(_number(name, argument.default))
-    return _text(_called(function, arguments), [*numbers])
-
-
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """The value of a function of symbols, and of arrays of these, as an expression."""
-    try:
-        with contained():
-            value = function(**arguments)
-    except ForeignError as error:
-        raise FormulaError(_reason(str(error))) from None
-    expression = _expression(value)
-    entries = [entry for one in arguments.values() for entry in np.asarray(one, dtype=object).flat]
-    strange = sorted(map(str, expression.free_symbols - {*entries}))
-    if strange:
-        raise FormulaError(f"its value holds {shortened(strange[0])}, which is none of its arguments.")
-    if "c" in arguments:
-        _check_clusters(function, arguments, expression)
-    return expression
-
-
-def _check_clusters(function: Callable[..., Any], arguments: Mapping[str, Any], expression: Any) -> None:
-    """Refuse a function that compares numbers of clusters: symbols are equal to no number, so one case would be lost.
-
-    All tokens are in one cluster here. Everything but ``c`` is compared at one point.
-    """
-    symbols = arguments["c"].ravel()
-    for number in _CLUSTERS:
-        at = {symbol: Integer(number) for symbol in symbols}
-        try:
-            with contained():
-                known = _expression(function(**{**arguments, "c": np.full_like(arguments["c"], Integer(number))}))
-        except (ForeignError, FormulaError):
-            continue
-        held = sorted((known + expression).free_symbols - {*symbols}, key=str)
-        point = {symbol: Float(0.3 + (0.61803398875 * i) % 1) for i, symbol in enumerate(held)}
-        one, other = (complex(value.xreplace({**at, **point}).evalf()) for value in (known, expression))
-        if abs(one - other) > 1e-9 * (abs(one) + abs(other)):
-            raise FormulaError(
-                f"for tokens in cluster {number} it returns another value than for symbols, as a function does that"
-                " branches on c: write it without if and ==, such as (1 - c[0])*a + c[0]*b."
-            )
+    return _text(called(function, arguments), [*numbers])
 
 
 def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
@@ -165,44 +124,6 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise FormulaError(f'its argument "{name}" must be a number, but its default is {shortened(repr(value))}.')
     return float(value)
-
-
-def _reason(text: str) -> str:
-    """Why a function failed, with a remedy where it is one of the usual faults."""
-    branch = re.fullmatch(r"cannot determine truth value of Relational: (.*)", text, re.DOTALL)
-    if branch:
-        return (
-            f"the function branches on {shortened(branch[1])}, which has no truth value for symbols: write it with max,"
-            " min, abs, sign or relu of attnphase.functions."
-        )
-    method = re.search(r"has no callable (\w+) method|has no attribute '(\w+)'", text)
-    if method and ("ufunc" in text or "object" in text):
-        name = method[1] or method[2]
-        return f"the function fails on symbols: {text}: take {name} of attnphase.functions, not of NumPy or math."
-    return f"the function fails on symbols: {text}."
-
-
-def _expression(value: Any) -> Any:
-    """What a function returned, in functions that generated code knows."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value.item()
-    if isinstance(value, np.ndarray):
-        raise FormulaError(
-            f"it returns an array of shape {value.shape}, but must return one number: add it up by .sum()."
-        )
-    if isinstance(value, (bool, str)) or not isinstance(value, (Basic, int, float, np.number)):
-        raise FormulaError(f"it returns {shortened(repr(value))}, but must return an expression of its arguments.")
-    expression: Any = sympify(value)
-    if not isinstance(expression, Expr):
-        raise FormulaError(f"it returns {shortened(str(expression))}, but must return an expression of its arguments.")
-    try:
-        expression = with_known_functions(expression)
-    except TypeError as error:
-        raise FormulaError(f"{error}.") from None
-    if expression.has(Step):
-        raise FormulaError("it takes Heaviside, which a formula does not know: write (1 + sign(x))/2.")
-    # the text has a number as a decimal or a fraction, whatever it was made of
-    return expression.xreplace({x: Float(x) for x in expression.atoms(NumberSymbol)})
 
 
 def _text(expression: Any, taken: list[str]) -> str:

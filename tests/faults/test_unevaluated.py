@@ -104,6 +104,55 @@ def test_a_command_ends_with_one_sentence_and_its_remedy(tmp_path):
     assert ap.load_dataset(output).status.to_numpy().ravel().tolist() == [Status.left_domain, Status.converged]
 
 
+LINE = """[tokens]
+length = 1
+sigma = 0.8
+[loss]
+kind = "expression"
+expression = "(h - k)**2/2 + b*h"
+parameters = {b = 0.3, unlike = 1.0}
+trained = {b = "0"}
+[metrics]
+far = "unlike*(h - k)**2"
+"""
+
+
+def test_a_trained_parameter_without_a_minimum_is_named(tmp_path):
+    """Each command ended with a status alone, or said that there is no branch."""
+    path = tmp_path / "line.toml"
+    path.write_text(LINE, encoding="utf-8")
+    at, few = ("--alpha", "1.7"), ("--dimension", "30", "--seeds", "2", "--start", "semantic")
+    calls: dict[tuple[object, ...], tuple[int, str]] = {
+        ("solve", path, *at): (1, "(left_domain, no numbers); "),
+        ("sweep", path, *at, "--branch", "semantic", "--quiet", "-o", tmp_path / "line.nc"): (1, "no numbers); "),
+        ("tune", path, *at): (1, "no optimum is known at alpha = 1.7, since points did not converge; "),
+        ("follow", path, "--between", "1", "2"): (2, "start the curve where there is one; "),
+        ("solutions", path, *at, "--starts", "1"): (2, "give more starts; "),
+        ("simulate", path, *at, *few, "--quiet"): (1, "(diverged); "),
+    }
+    for call, (code, before) in calls.items():
+        told = run(*call, code=code).stderr.splitlines()[-1]
+        assert f"{before}loss.trained.b may leave the objective without a minimum: let the penalty grow" in told, told
+    checked = run("check", path, *at, code=1).stdout
+    assert "loss.trained.b may leave the objective without a minimum" in checked
+
+
+BOTTOMLESS = LINE.replace("(h - k)**2/2 + b*h", "k*h").partition("parameters")[0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "regularizer"),
+    [("k*h", 'kind = "lasso"\nstrength = 0.5'), ("1e50*(h - k)**2", "strength = 0.5")],
+    ids=["linear with a lasso", "huge"],
+)
+def test_an_iteration_that_runs_away_ends(tmp_path, expression: str, regularizer: str):
+    """Lines were cut into ever shorter pieces where rounding alone leaves their defects, until memory was full."""
+    path = tmp_path / "runs_away.toml"
+    path.write_text(BOTTOMLESS.replace("k*h", expression) + f"[regularizer]\n{regularizer}\n", encoding="utf-8")
+    told = run("solve", path, "--alpha", "1.7", "--no-stability", code=1).stderr.splitlines()[-1]
+    assert "(left_domain" in told, told
+
+
 def test_no_threshold_rests_on_a_point_without_numbers(problem, points):
     found = thresholds_of(problem, FAILING, None, SolverSettings(threads=1))
     assert not found["alpha_l"].found

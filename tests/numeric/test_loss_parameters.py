@@ -225,14 +225,16 @@ BIASED = "softplus(h + b*k)"
         ({"parameters": {"b": True}}, "loss.parameters.b must be a number of at most 1e12, but it is True"),
         ({"parameters": {"b": float("nan")}}, "loss.parameters.b must be a number of at most 1e12"),
         ({"parameters": 3}, "loss.parameters must be a table of names and values, but it is 3"),
-        ({"parameters": {"items": 1.0}}, "is no method of a mapping: choose another name"),
+        ({"parameters": {"items": 1.0}}, "is no keyword of Python or method of a mapping: choose another name"),
+        ({"parameters": {"lambda": 1.0}}, 'the name "lambda", but a name'),
         ({"parameters": {"2b": 1.0}}, "begins with a letter"),
         ({}, 'uses the unknown name "b"'),
         (
             {"parameters": {"b": 1.0}, "trained": {"a": "0"}},
             "loss.trained.a is no parameter of the loss: give the number",
         ),
-        ({"parameters": {"b": 1.0, "a": 1.0}, "trained": {"a": "0"}}, "loss.expression does not take a: leave it out"),
+        ({"parameters": {"b": 1.0, "a": 1.0}, "trained": {"a": "0"}}, "loss.expression does not depend on a: leave"),
+        ({"parameters": {"b": 1.0, "a": 1.0}}, "loss.parameters.a has no effect: neither loss.expression nor a metric"),
         ({"parameters": {"b": 1.0}, "trained": {"b": "1/b"}}, "must be a finite number for every b"),
         ({"parameters": {"b": 1.0}, "trained": {"b": "abs(b)"}}, "has a kink or a jump"),
         (
@@ -245,6 +247,20 @@ def test_wrong_parameters_end_in_one_sentence(loss: dict[str, object], sentence:
     with pytest.raises(ProblemError, match=re.escape(sentence)) as caught:
         of_loss(BIASED, **loss)
     assert str(caught.value).count(". ") == 0
+
+
+def test_a_parameter_that_cancels_has_no_effect():
+    for trained, field in (({}, "loss.parameters.b"), ({"trained": {"b": "b**2"}}, "loss.trained.b")):
+        with pytest.raises(ProblemError, match=re.escape(field)) as caught:
+            of_loss("softplus(h) + b*k - k*b", parameters={"b": 0.7}, **trained)
+        assert caught.value.field == field
+
+
+def test_a_parameter_may_be_that_of_a_metric():
+    problem = of_loss(BIASED, parameters={"b": 0.7}).with_fields(
+        {"metrics.far": "(h - b*k)**2", "loss.expression": "softplus(h)"}
+    )
+    assert dict(problem.loss.parameters or {}) == {"b": 0.7}
 
 
 def test_parameters_belong_to_a_formula():

@@ -932,7 +932,7 @@ def test_own_functions_are_checked_where_there_are_any(monkeypatch):
     calls = []
 
     def recorder(name):
-        return lambda *args: calls.append((name, *args))
+        return lambda *args: calls.append((name, *args)) or set()
 
     for what in ("score", "loss", "regularizer"):
         monkeypatch.setattr(own_functions, f"check_{what}", recorder(what))

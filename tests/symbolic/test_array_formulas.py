@@ -71,6 +71,12 @@ MEANINGS = {
     "sum(max(h, k)) - sum(min(h[:, 0], 0.2))": lambda h, k, noise, c: (
         np.maximum(h, k).sum() - np.minimum(h[:, 0], 0.2).sum()
     ),
+    "max(h[0, 0], k[0, 0], 0.1, h[1, 1]) - sum(min(h, k, -0.3))": lambda h, k, noise, c: (
+        max(h[0, 0], k[0, 0], 0.1, h[1, 1]) - np.minimum(np.minimum(h, k), -0.3).sum()
+    ),
+    "sum((h - k[:, :1])**2) + sum((h[:, :1] - k[:, 1:].T)**2) + sum(c*noise)": lambda h, k, noise, c: (
+        ((h - k[:, :1]) ** 2).sum() + ((h[:, :1] - k[:, 1:].T) ** 2).sum() + (c * noise).sum()
+    ),
     "sum(tril(noise) * noise.T)": lambda h, k, noise, c: (np.tril(noise) * noise.T).sum(),
     "sum(eye(L) * noise) + L*sum(eye(2) * h[1:])": lambda h, k, noise, c: np.trace(noise) + 3 * np.trace(h[1:]),
     "sum(tanh(h) / (1 + exp(k)))": lambda h, k, noise, c: (np.tanh(h) / (1 + np.exp(k))).sum(),
@@ -119,6 +125,12 @@ REFUSED = {
     "h.__class__": "cannot stand in a formula",
     "x[0]": 'unknown name "x": the names are h',
     "norm(h)": 'unknown function "norm": the functions are exp',
+    "sum(h[:, 0] - k[:, :1])": "takes arrays of shapes (3,) and (3, 1), of which NumPy makes a matrix of shape (3, 3)",
+    "h[0, 0] > 0": "'h[0, 0] > 0' cannot stand in a formula: write it with sign, max, min, abs or relu",
+    "h[0, 0] if k[0, 0] else 0": "cannot stand in a formula: write it with sign, max, min, abs or relu",
+    "h[0, 0]**2 or not k": "cannot stand in a formula: write it with sign, max, min, abs or relu",
+    "h[0, 0]^2": "'h[0, 0] ^ 2' cannot stand in a formula: write a power as **",
+    "max()": 'it gives "max" 0 arguments, but max takes one or more',
     "softmax(h[0, 0])": "'softmax(h[0, 0])' takes one number, but softmax takes an array",
     "max(h[3:])": "'max(h[3:])' takes an array without entries",
     "sum(h, 2)": "'sum(h, 2)' has the axis 2, but takes an array of shape (3, 2)",
@@ -305,6 +317,19 @@ def test_each_function_is_written_as_formulas_have_it(name):
     assert read(traced(loss, SIZES, {}).text) == read(f"1e-5*sum({name}({arguments})) + 0.25/sqrt(h[0, 0])")
 
 
+def test_extremes_of_several_and_of_the_entries_of_an_array():
+    """As formulas have them; Python's own max and min take as many."""
+    found = traced(lambda h, k: fn.max(h) + fn.min(h[0, 0], k[1, 1], 0.3) + fn.max(h, k, 0.2).sum(), SIZES, {})
+    assert read(found.text) == read("max(h) + min(h[0, 0], k[1, 1], 0.3) + sum(max(h, k, 0.2))")
+
+
+def test_a_fault_of_this_package_is_told_as_it_is():
+    """No function is to be taken instead where one of `attnphase.functions` says what is wrong."""
+    with pytest.raises(FormulaError) as caught:
+        traced(lambda h: fn.softmax(h[0, 0]), SIZES, {})
+    assert str(caught.value) == "the function fails on symbols: functions.softmax takes an array with one or two axes."
+
+
 def test_a_text_does_not_depend_on_the_process():
     code = (
         "from sympy import srepr\nfrom tests.symbolic.test_array_formulas import *\n"
@@ -325,6 +350,13 @@ def branches(h, k):
 
 def builtin_max(h, k):
     return max(h[0, 0], k[0, 0])
+
+
+def loops(h):
+    x = h[0, 0]
+    while x > 1:
+        x = x / 2
+    return x
 
 
 def of_numpy(h):
@@ -348,10 +380,26 @@ def ends(h):
 
 
 FUNCTIONS = {
-    branches: "the function branches on h0_0 > k0_0, which has no truth value for symbols",
-    builtin_max: "the function branches on k0_0 > h0_0",
-    of_numpy: "take exp of attnphase.functions",
-    of_math: "the function fails on symbols: Cannot convert expression to float",
+    branches: "on h0_0 > k0_0 in h[0, 0] > k[0, 0], which has no truth value for symbols: write it with max, min, abs",
+    builtin_max: "branches on k0_0 > h0_0 in max(h[0, 0], k[0, 0]), which has no truth value for symbols: take max of",
+    of_numpy: "the function fails on symbols in np.exp(h): take exp of attnphase.functions.",
+    of_math: "the function fails on symbols in math.exp(h[0, 0]): take exp of attnphase.functions.",
+    loops: "branches on h0_0 > 1 in x > 1, which has no truth value for symbols: write it with max, min",
+    lambda h, k: sorted([h[0, 0], k[0, 0]])[0]: "in sorted([h[0, 0], k[0, 0]]), which has no truth value for symbols:"
+    " take max and min of attnphase.functions.",
+    lambda h: np.maximum(h, 0).sum(): "in np.maximum(h, 0), which has no truth value for symbols: take max of",
+    lambda h: h.max(): "in h.max(), which has no truth value for symbols: take max of attnphase.functions.",
+    lambda h: h[0, 0] ** 2 * (h[0, 0] > 0): "takes a comparison for a number in h[0, 0] ** 2 * (h[0, 0] > 0): write",
+    lambda h: float(h[0, 0]): "in float(h[0, 0]): Cannot convert expression to float, write it with + - * / ** and",
+    lambda h, k: k[0, 0] * h[0, 0] * (1 if fn.sign(k[1, 0]) == 1 else -1): "for numbers it returns another value than",
+    lambda h: RNG.normal() * h[0, 0]: "for numbers it returns another value than for symbols, as a function does that",
+    lambda h, c: h[0, 0] if c[0] == 0 and c[2] == 1 else h[1, 0]: "for tokens in the clusters 0, 0, 1 it returns",
+    lambda h: 1j * h[0, 0]: "it returns 1.0*I*h0_0, but must return finite real numbers",
+    lambda h: h[0, 0] * np.inf: "it returns oo*h0_0, but must return finite real numbers",
+    lambda h, k: ((h[:, 0] - k[:, :1]) ** 2).sum(): "takes arrays of shapes (3,) and (3, 1), of which NumPy makes a"
+    " matrix of shape (3, 3): index both alike",
+    lambda h, k: (fn.tanh(h[:, 0]) - fn.tanh(k[:, :1])).sum(): "takes arrays of shapes (3,) and (3, 1), of which",
+    lambda h: fn.max(h[3:]): "functions.max takes no array without entries",
     lambda h, c: (h[0, 0] - (2 if c[1] == 1 else 3)) ** 2: "for tokens in cluster 1 it returns another value",
     lambda h, c: h[0, 0] if c[0] else h[1, 0]: "for tokens in cluster 0 it returns another value",
     of_sympy: "generated code does not know erf",
@@ -361,7 +409,7 @@ FUNCTIONS = {
     lambda h: h[0, 0] > 1: "it returns h0_0 > 1, but must return an expression",
     lambda h: "h": "it returns 'h', but must return an expression",
     lambda h: h[0, 0] + Symbol("omega"): "its value holds omega, which is none of its arguments",
-    lambda h: h[5, 0]: "the function fails on symbols: index 5 is out of bounds",
+    lambda h: h[5, 0]: "the function fails on symbols in h[5, 0]: index 5 is out of bounds",
     lambda h, a: a * h[0, 0]: 'its argument "a" has no value: give it a default, or set loss.parameters.a',
     lambda h, a="x": h[0, 0]: "its argument \"a\" must be a number, but its default is 'x'",
     lambda *h: h[0]: 'it takes "*h", but must name its arguments',
