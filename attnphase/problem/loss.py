@@ -99,8 +99,9 @@ class Loss:
                     "loss.parameters",
                     f"loss.parameters.{name} has the name of an entry of Q = WᵀW/d: choose another name.",
                 )
+        awaited = callable(self.expression)  # whose arguments have numbers too
         for name in self.trained or ():
-            if name not in (self.parameters or ()):
+            if name not in (self.parameters or ()) and not awaited:
                 raise ProblemError(
                     "loss.trained",
                     f"loss.trained.{name} is no parameter of the loss: give the number at which it begins as"

@@ -493,6 +493,19 @@ def test_metrics_densities_and_penalties_may_be_functions():
     assert "beta" in called.metrics["apart"]  # a parameter of the loss stays one
 
 
+def test_a_trained_argument_begins_at_its_default():
+    def shifted(h, k, b=0.4, gain=1.3):
+        return (gain * k[0, 0] - h[0, 0] - b) ** 2 / 2
+
+    plain = Problem()
+    loss = {"loss.kind": "expression", "loss.expression": shifted}
+    problem = plain.with_fields(loss | {"loss.trained": {"b": "0.3*b**2"}})
+    assert problem.loss.parameters == {"b": 0.4, "gain": 1.3}
+    assert problem == problem.with_fields({"loss.parameters": {"b": 0.4, "gain": 1.3}})
+    with pytest.raises(ProblemError, match=r"loss\.trained\.z is no parameter of the loss: give the number"):
+        plain.with_fields(loss | {"loss.trained": {"z": "z**2"}})
+
+
 def test_a_metric_may_be_a_function_of_the_products_of_weights():
     norms = problem_of(lambda h, k, noise, Q: (h[0, 0] - k[0, 0] - noise[0, 0]) ** 2 + 0.1 * Q[0, 1] ** 2)
     changed = {"metrics.overlap": lambda h, Q: Q[1, 0] * h[0, 0]}
