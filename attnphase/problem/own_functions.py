@@ -61,7 +61,7 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
     own = problem.metrics or loss.text is not None or problem.tokens.density is not None
     clusters = problem.tokens.configurations[0].tolist() if own and problem.tokens.has_clusters else ()
     for name, text in problem.metrics.items():
-        _check_metric(problem, f"metrics.{name}", text, clusters)
+        _check_metric(problem, f"metrics.{name}", text, clusters, loss.numbers)
     if problem.tokens.density is not None:
         _check_density(problem, problem.tokens.density, clusters)
     if loss.text is not None:
@@ -90,8 +90,9 @@ def sections_of_formulas(problem: Sections) -> dict[str, Any]:
         given |= {"Q": scalar.norm_array(problem.columns)} if loss.norms else {}
         metrics = Metrics.of({one: _formula(f"metrics.{one}", it, given, names) for one, it in metrics.items()})
     if callable(density):
-        given = {name: value for name, value in _arrays(sizes).items() if name in ("k", "c")}
-        tokens = replace(tokens, density=_formula("tokens.density", density, given))
+        of_tokens = tokens.parameters or {}, ("k", "c"), "tokens.parameters"
+        found = _traced("tokens.density", density, sizes, *of_tokens)
+        tokens = replace(tokens, density=found.text, parameters=found.parameters or None)
     if callable(penalty):
         given = {"w": sympy.Symbol("w", real=True)}
         regularizer = replace(regularizer, expression=_formula("regularizer.expression", penalty, given))
@@ -101,6 +102,14 @@ def sections_of_formulas(problem: Sections) -> dict[str, Any]:
 def _arrays(sizes: Sizes) -> dict[str, Any]:
     """The arrays of a formula by name."""
     return dict(zip(("h", "k", "noise", "c"), scalar.Sizes(*sizes).symbols(), strict=True))
+
+
+def _traced(field: str, function: Callable[..., Any], sizes: Sizes, *more: Any) -> tracing.Traced:
+    """A function of the arrays of a formula, and of numbers, as data."""
+    try:
+        return tracing.traced(function, scalar.Sizes(*sizes), *more)
+    except formulas.FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
 
 
 def _formula(
@@ -119,10 +128,7 @@ def _loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
     """The loss of a problem of these sizes; functions are called and become formulas."""
     function = loss.expression
     if function is not None and not isinstance(function, str):
-        try:
-            found = tracing.traced(function, scalar.Sizes(*sizes), loss.parameters or {})
-        except formulas.FormulaError as error:
-            raise ProblemError("loss.expression", f"loss.expression cannot be used: {error}") from None
+        found = _traced("loss.expression", function, sizes, loss.parameters or {})
         loss = replace(loss, expression=found.text, parameters=found.parameters or None)
     if any(map(callable, (loss.trained or {}).values())):
         penalties = {
@@ -307,28 +313,37 @@ def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int
 
 def _check_density(problem: Sections, text: str, clusters: Sequence[Sequence[int]]) -> None:
     """Refuse a density of k that is no formula, not finite, or takes other fields; its mean is not known here."""
-    sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-    _check_metric(problem, "tokens.density", text, clusters)
-    names = tuple(problem.loss.parameters or ())
-    density, held = metrics.metric_expression(text, *sizes, names)
-    named = {x: str(x) for x in (*held.student, *held.noise)} | dict(zip(held.parameters, names, strict=True))
-    other = sorted(named[x] for x in density.free_symbols & named.keys())
+    numbers = problem.tokens.parameters or {}
+    density, held = _check_metric(problem, "tokens.density", text, clusters, numbers)
+    other = sorted(map(str, density.free_symbols & {*held.student, *held.noise}))
     if other:
         raise ProblemError("tokens.density", f"tokens.density has {other[0]} in it: write it with k and c alone.")
+    for name in numbers:
+        place = f"tokens.parameters.{name}"
+        if name not in formulas.names_in(text):
+            raise ProblemError(place, f"{place} is no number of tokens.density, which has no {name}: leave it out.")
+        if name in problem.loss.numbers:
+            raise ProblemError(place, f"{place} has the name of loss.parameters.{name}: choose another name.")
 
 
-def _check_metric(problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]]) -> None:
-    """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them."""
+def _check_metric(
+    problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]], numbers: Mapping[str, float]
+) -> tuple[Any, metrics.MetricSymbols]:
+    """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them.
+
+    It may take these numbers by name. It is returned in symbols.
+    """
     _check_clusters(field, text, clusters)
     try:
         sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-        metric, held = metrics.metric_expression(text, *sizes, tuple(problem.loss.numbers))
+        metric, held = metrics.metric_expression(text, *sizes, tuple(numbers))
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} must be a formula of a sample's fields, but {error}") from None
     for row in clusters[:_MOST_TRIED] or ((),):
         at = dict(zip(held.clusters, row, strict=False))
-        at |= dict(zip(held.parameters, problem.loss.numbers.values(), strict=True))
+        at |= dict(zip(held.parameters, numbers.values(), strict=True))
         _check_finite(field, metric.subs(at), [*held.student, *held.teacher, *held.noise], at, {})
+    return metric, held
 
 
 def _check_finite(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from derivations.models.scalar import Sizes, norm_array, norm_names
 __all__ = ["Traced", "formula_of", "traced"]
 
 _ARRAYS = ("h", "k", "noise", "c")
+_OF_LOSS = (*_ARRAYS, "Q")
 _CLUSTERS = range(3)  # most comparisons are with one of these
 
 
@@ -39,7 +40,13 @@ class Traced(NamedTuple):
     parameters: dict[str, float]
 
 
-def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, float]) -> Traced:
+def traced(
+    function: Callable[..., Any],
+    sizes: Sizes,
+    parameters: Mapping[str, float],
+    arrays: Sequence[str] = _OF_LOSS,
+    table: str = "loss.parameters",
+) -> Traced:
     """Call a function of the arrays ``h``, ``k``, ``noise``, ``c`` and ``Q``, or of some, and write down its value.
 
     Parameters
@@ -50,16 +57,19 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
         Of the arrays of symbols, which are NumPy's, of objects.
     parameters : mapping of str to float
         Values of such numbers, for those without a default and instead of it.
+    arrays : sequence of str
+        Those that it may take.
+    table : str
+        Where the numbers stand in a problem.
 
     Raises
     ------
     FormulaError
         It fails, branches on a symbol, or returns no expression of these symbols; the sentence says why.
     """
-    wanted, values = _arguments(function, parameters)
-    given: dict[str, Any] = dict(zip(_ARRAYS, sizes.symbols(), strict=True))
-    if "Q" in wanted and "Q" not in values:
-        given["Q"] = norm_array(sizes.columns)
+    wanted, values = _arguments(function, parameters, arrays, table)
+    known: dict[str, Any] = dict(zip(_OF_LOSS, (*sizes.symbols(), norm_array(sizes.columns)), strict=True))
+    given = {name: known[name] for name in arrays if name in wanted and name not in values}
     numbers = {name: parameter_symbol(name) for name in values}
     expression = _called(function, {name: given[name] if name in given else numbers[name] for name in wanted})
     taken = [*values, *(norm_names(sizes.columns) if "Q" in given else ())]
@@ -131,20 +141,23 @@ def _check_clusters(function: Callable[..., Any], arguments: Mapping[str, Any], 
             )
 
 
-def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
+def _arguments(
+    function: Callable[..., Any], parameters: Mapping[str, float], arrays: Sequence[str], table: str
+) -> tuple[list[str], dict[str, float]]:
     """Names of a function's arguments, and values of those that are numbers."""
-    signature = _signature(function, "h, k, noise, c")
+    own = [name for name in arrays if name != "Q"]
+    signature = _signature(function, ", ".join(own))
     values: dict[str, float] = {}
     for name, argument in signature.items():
         value = parameters.get(name, argument.default)
-        if name in _ARRAYS or (name == "Q" and value is argument.empty):
+        if name in own or (name in arrays and value is argument.empty):
             continue
         if value is argument.empty:
-            raise FormulaError(f'its argument "{name}" has no value: give it a default, or set loss.parameters.{name}.')
+            raise FormulaError(f'its argument "{name}" has no value: give it a default, or set {table}.{name}.')
         values[name] = _number(name, value)
     strange = next((name for name in parameters if name not in values), None)
     if strange is not None:
-        raise FormulaError(f'it has no argument "{strange}", but loss.parameters.{strange} is given: remove it.')
+        raise FormulaError(f'it has no argument "{strange}", but {table}.{strange} is given: remove it.')
     return [*signature], values
 
 

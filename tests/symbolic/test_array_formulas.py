@@ -270,7 +270,7 @@ weights = softmax(beta*h[:, 0])
 
 def as_read(text: str):
     names, arrays = field_names(*SIZES.symbols())
-    return parse_formula(text, names | {"beta": Symbol("beta", real=True)}, arrays)
+    return parse_formula(text, names | {one: Symbol(one, real=True) for one in ("beta", "s")}, arrays)
 
 
 def test_a_function_is_the_formula_that_it_is():
@@ -413,7 +413,8 @@ def squared(h, k, c, beta=9.0, scale=0.7):
 
 def test_metrics_densities_and_penalties_may_be_functions():
     texts = {
-        "tokens.density": "1 + 0.2*tanh(k[0, 1]) - 0.1*tanh(k[2, 0])*c[1]",
+        "tokens.density": "1 + s*tanh(k[0, 1]) - s/2*tanh(k[2, 0])*c[1]",
+        "tokens.parameters": {"s": 0.2},
         "metrics.apart": "sum((c*k[:, 1] - 0.7*tanh(beta*h[:, 0]))**2)",
         "metrics.size": "sum(k**2)",
         "loss.trained": {"beta": "0.07*beta**2"},
@@ -431,6 +432,7 @@ def test_metrics_densities_and_penalties_may_be_functions():
     assert called.loss == written.loss  # its penalty is this text
     for one in ("apart", "size"):
         assert as_read(called.metrics[one]) == as_read(written.metrics[one])
+    assert called.tokens.parameters == written.tokens.parameters
     densities = [str(one.tokens.density) for one in (called, written)]
     assert as_read(densities[0]) == as_read(densities[1])
     assert called.regularizer.expression == written.regularizer.expression
