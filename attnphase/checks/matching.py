@@ -12,6 +12,7 @@ from attnphase import arguments
 from attnphase.data.reading import problem_of, whole_dict
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import CompareError
+from attnphase.problem.canonical import with_formulas
 from attnphase.problem.entries import get, put
 from attnphase.problem.problem import Problem
 
@@ -30,7 +31,7 @@ def problem_of_runs(experiment: xr.Dataset, given: Problem | None) -> Problem:
         return recorded
     if arguments.instance("problem", given, Problem).hash != recorded.hash:
         name, own, theirs = next(
-            _differences(given.to_dict(), recorded.to_dict()), ("its hash", given.hash, recorded.hash)
+            _differences(_as_read(given), _as_read(recorded)), ("its hash", given.hash, recorded.hash)
         )
         raise CompareError(
             f"the problem given is not the experiment's: {name} is {arguments.shown(own)} in it and"
@@ -42,8 +43,7 @@ def problem_of_runs(experiment: xr.Dataset, given: Problem | None) -> Problem:
 
 def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
     """The theory at the experiment's problem; what only the quadrature depends on may differ."""
-    base = problem_of(theory).to_dict()
-    own, whole = problem.to_dict(), whole_dict(problem)
+    base, own, whole = _as_read(problem_of(theory)), _as_read(problem), whole_dict(problem)
     for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
         field = str(theory[name].attrs.get("field", ""))
         wanted = get(whole, field)
@@ -87,6 +87,10 @@ def point_at(theory: xr.Dataset, start: str, alpha: float) -> xr.Dataset:
     if int(point["status"]) == NOT_COMPUTED:
         raise CompareError(f"the theory was not computed at {start}, alpha = {alpha:g}.")
     return point
+
+
+def _as_read(problem: Problem) -> dict[str, dict[str, Any]]:
+    return with_formulas(problem, problem.to_dict())
 
 
 def _differences(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any, Any]]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from attnphase.data.schemas import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
+from attnphase.problem.canonical import with_formulas
 from attnphase.problem.entries import put
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.problem.schema import as_whole_dict, sections
@@ -52,8 +53,11 @@ def whole_problem(ds: xr.Dataset) -> dict[str, Any]:
 
 
 def whole_dict(problem: Problem) -> dict[str, Any]:
-    """A problem as plain dicts, lists and scalars, with what a problem file need not say."""
-    return {name: as_whole_dict(getattr(problem, name)) for name in sections()}
+    """A problem as plain dicts, lists and scalars, with what a problem file need not say.
+
+    Formulas of the same expression are equal in it.
+    """
+    return with_formulas(problem, {name: as_whole_dict(getattr(problem, name)) for name in sections()})
 
 
 def _at_coordinates(ds: xr.Dataset, there: dict[str, Any]) -> dict[str, Any]:

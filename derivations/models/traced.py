@@ -153,7 +153,10 @@ def _arguments(
         if name in own or (name in arrays and value is argument.empty):
             continue
         if value is argument.empty:
-            raise FormulaError(f'its argument "{name}" has no value: give it a default, or set {table}.{name}.')
+            known = ", ".join(arrays)
+            raise FormulaError(
+                f'its argument "{name}" is none of {known}, and no number: give it a default, or set {table}.{name}.'
+            )
         values[name] = _number(name, value)
     strange = next((name for name in parameters if name not in values), None)
     if strange is not None:

@@ -307,8 +307,8 @@ def test_each_function_is_written_as_formulas_have_it(name):
 
 def test_a_text_does_not_depend_on_the_process():
     code = (
-        "from sympy import srepr\nfrom tests.symbolic.test_array_formulas import *\n"
-        "print(repr(traced(attention, SIZES, {}).text), srepr(as_read(FORMULA)))"
+        "from derivations.models.fingerprints import fingerprint\nfrom tests.symbolic.test_array_formulas import *\n"
+        "print(repr(traced(attention, SIZES, {}).text), fingerprint(as_read(FORMULA)))"
     )
     found = {
         subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
@@ -362,7 +362,7 @@ FUNCTIONS = {
     lambda h: "h": "it returns 'h', but must return an expression",
     lambda h: h[0, 0] + Symbol("omega"): "its value holds omega, which is none of its arguments",
     lambda h: h[5, 0]: "the function fails on symbols: index 5 is out of bounds",
-    lambda h, a: a * h[0, 0]: 'its argument "a" has no value: give it a default, or set loss.parameters.a',
+    lambda h, a: a * h[0, 0]: 'its argument "a" is none of h, k, noise, c, Q, and no number: give it a default',
     lambda h, a="x": h[0, 0]: "its argument \"a\" must be a number, but its default is 'x'",
     lambda *h: h[0]: 'it takes "*h", but must name its arguments',
     lambda h, k: fn.softmax(h[0, 0]): "functions.softmax takes an array with one or two axes",
@@ -460,7 +460,10 @@ def test_a_metric_may_be_a_function_of_the_products_of_weights():
 WRONG = {
     "metrics.m": (branches, "metrics.m cannot be used: the function branches on h0_0 > k0_0"),
     "metrics.n": (lambda h, c: h[0, 0] if c[0] == 1 else 0, "metrics.n cannot be used: for tokens in cluster 1"),
-    "tokens.density": (lambda h: h[0, 0], 'tokens.density cannot be used: its argument "h" is none of k, c: give it'),
+    "tokens.density": (
+        lambda h: h[0, 0],
+        'tokens.density cannot be used: its argument "h" is none of k, c, and no number: give it',
+    ),
     "loss.trained": ({"beta": lambda b: b}, 'loss.trained.beta cannot be used: its argument "b" is none of beta'),
     "regularizer.expression": (
         lambda w, a="x": w,
