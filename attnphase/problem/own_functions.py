@@ -23,7 +23,7 @@ from attnphase.problem.sections import Sections
 with loaded_on_use(__name__):
     import sympy
 
-    from derivations.models import bounds, formulas, functions, kinks, metrics, model, scalar, scores
+    from derivations.models import bounds, formulas, functions, kinks, metrics, model, row_functions, scalar, scores
     from derivations.models import traced as tracing
 
 __all__ = [
@@ -96,7 +96,12 @@ def sections_of_formulas(problem: Sections) -> dict[str, Any]:
     if callable(penalty):
         given = {"w": sympy.Symbol("w", real=True)}
         regularizer = replace(regularizer, expression=_formula("regularizer.expression", penalty, given))
-    return {"loss": loss, "metrics": metrics, "tokens": tokens, "regularizer": regularizer}
+    teacher, student = (
+        replace(one, score=_row_formula(f"{name}.score", one.score, sizes[0])) if callable(one.score) else one
+        for name, one in (("teacher", problem.teacher), ("student", problem.student))
+    )
+    found = {"loss": loss, "metrics": metrics, "tokens": tokens, "regularizer": regularizer}
+    return found | {"teacher": teacher, "student": student}
 
 
 def _arrays(sizes: Sizes) -> dict[str, Any]:
@@ -121,6 +126,14 @@ def _formula(
     try:
         return tracing.formula_of(function, given, numbers)
     except formulas.FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+
+
+def _row_formula(field: str, function: Callable[..., Any], length: int) -> str:
+    """A function of a row of logits as a formula."""
+    try:
+        return row_functions.row_formula_of(function, length)
+    except (formulas.FormulaError, scores.ScoreError) as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
 
 

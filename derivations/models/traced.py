@@ -18,7 +18,7 @@ from derivations.models.functions import Step, with_known_functions
 from derivations.models.model import parameter_symbol
 from derivations.models.scalar import Sizes, norm_array, norm_names
 
-__all__ = ["Traced", "formula_of", "traced"]
+__all__ = ["Traced", "formula_of", "printed", "traced"]
 
 _ARRAYS = ("h", "k", "noise", "c")
 _OF_LOSS = (*_ARRAYS, "Q")
@@ -226,8 +226,8 @@ def _text(expression: Any, taken: list[str]) -> str:
     letter = next(letter for letter in "xyuvwzabdefg" if not any(re.fullmatch(rf"{letter}\d+", one) for one in taken))
     named = {parameter_symbol(name): Symbol(name, real=True) for name in taken}
     shared, (last,) = common_parts([expression.xreplace(named)], letter)
-    lines = [f"{name} = {_print(value)}" for name, value in shared]
-    return "\n".join([*lines, _print(last)])
+    lines = [f"{name} = {printed(value)}" for name, value in shared]
+    return "\n".join([*lines, printed(last)])
 
 
 class _Printer(StrPrinter):
@@ -244,8 +244,9 @@ class _Printer(StrPrinter):
         return repr(float(expr))
 
 
-_NAMES = {"Modulus": "abs", **{name: name.lower() for name in ("Relu", "Sigmoid", "Sign", "Softplus")}}
+_NAMES = {"Modulus": "abs", "RowSum": "sum", **{name: name.lower() for name in ("Relu", "Sigmoid", "Sign", "Softplus")}}
 
 
-def _print(value: Any) -> str:
+def printed(value: Any) -> str:
+    """An expression as a formula."""
     return _Printer().doprint(value)

@@ -11,7 +11,7 @@ import attnphase as ap
 from attnphase import functions as fn
 from attnphase.checks.matching import at_problem
 from attnphase.data.reading import problem_of
-from attnphase.errors import CompareError, DatasetError
+from attnphase.errors import CompareError, DatasetError, ProblemError
 from attnphase.problem.problem import Problem
 from attnphase.problem.toml import digest_of
 from derivations.models.fingerprints import fingerprint
@@ -150,6 +150,38 @@ def test_scores_and_tokens_that_are_alike():
     assert one.hash != one.with_fields({"student.score": "z/(2 + sum(z**2))"}).hash
     assert one.hash != one.with_fields({"tokens.sigma": [0.7, 0.8]}).hash
     assert Problem().hash != Problem().with_fields({"teacher.omega": 0.7}).hash
+
+
+def centred(logits):
+    shares = [z / (2 + sum(y**2 for y in logits)) for z in logits]
+    return [fn.tanh(0.3 * share) - sum(shares) for share in shares]
+
+
+def test_a_score_may_be_a_function():
+    scores = {"student.score": centred, "teacher.score": centred}
+    formula = "tanh(0.3*z/(2 + sum(z**2))) - sum(z/(2 + sum(z**2)))"
+    problem = Problem().with_fields({"tokens.length": 4, **scores})
+    assert problem.hash == problem.with_fields(dict.fromkeys(scores, formula)).hash
+    assert Problem.from_toml(problem.to_toml()) == problem
+
+
+def last(logits):
+    return [*logits[:-1], 2 * logits[-1]]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (last, "its entries are no formula of their own logit and of sums over the row: give it a name"),
+        (lambda logits: [z / len(logits) for z in logits], "its entries are no formula of their own logit"),
+        (lambda logits: logits[:1], "returns 1 entries for 2 logits"),
+        (lambda logits: [1 / z for z in logits], "is not a finite number at logits"),
+    ],
+)
+def test_a_function_that_is_no_score_is_refused(function: Any, says: str):
+    with pytest.raises(ProblemError, match=re.escape(says)) as caught:
+        Problem().with_fields({"teacher.score": function})
+    assert caught.value.field == "teacher.score"
 
 
 def test_other_models_have_other_hashes():
