@@ -68,6 +68,25 @@ def test_clusters_that_tilt_are_those_that_shift():
     assert abs(plain.values["training_loss"] / tilted.values["training_loss"] - 1) > 0.02
 
 
+def test_a_density_is_relative_to_a_gaussian_of_any_mean():
+    """A law far from the Gaussian of mean zero has small errors relative to one that is moved along the teacher."""
+    far = {"density": "exp(b*k - b**2*rho/2)*(1 + tanh(k - b*rho)/2)", "parameters": {"b": 2.0, "rho": SIGMA**2}}
+    moved = [{"sigma": SIGMA, "mean": [2 * SIGMA**2]}]
+    near = {"density": "1 + tanh(k - s)/2", "parameters": {"s": 2 * SIGMA**2}, "mean_teacher": [[1.0]]}
+    loss = "sqrt(1 + (h - k - k**2/9)**2)"
+    one, other = solved(problem_of(loss, sigma=SIGMA, **far)), solved(problem_of(loss, clusters=moved, **near))
+    for name in ("q", "V", "theta", "training_loss", "test_error", "weight_norm"):
+        mine, its = (float(np.ravel(point.values[name])[0]) for point in (one, other))
+        errors = [float(np.ravel(point.errors[name])[0]) for point in (one, other)]
+        assert abs(mine - its) < 4 * np.linalg.norm(errors), name
+    assert other.errors["test_error"] < one.errors["test_error"] / 4
+    # h = theta k / rho on average
+    k, s = np.linspace(-4, 8, 4001), 2 * SIGMA**2
+    law = np.exp(-((k - s) ** 2) / (2 * SIGMA**2)) * (1 + np.tanh(k - s) / 2)
+    expected = float(np.ravel(other.values["theta"])[0]) / SIGMA**2 * (law @ k**2) / law.sum()
+    assert abs(other.values["metric_product"] - expected) < 4 * other.errors["metric_product"]
+
+
 def test_a_mixture_of_densities_is_one_density():
     """Of clusters that nothing but their density tells apart."""
     apart = problem_of(BENT, clusters=SAME, law=INDEPENDENT, density="1 + (1 - 2*c)*tanh(1.3*k)*0.8")
