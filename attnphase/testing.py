@@ -393,7 +393,8 @@ MODELS: tuple[Mapping[str, Any], ...] = (
     {
         "tokens.length": 1,
         "tokens.sigma": _numbers(0.6, 1.1),
-        "tokens.density": _numbers(-0.9, 0.9).map(lambda tilt: f"1 + {tilt}*tanh(k)"),
+        "tokens.density": "1 + tilt*tanh(k)",
+        "tokens.parameters": _named(tilt=_numbers(-0.9, 0.9)),
         "teacher": teacher_priors(),
         "teacher.noise": _NOISE,
         **_formula(

@@ -9,12 +9,12 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.reading import problem_of
+from attnphase.data.reading import problem_of, whole_dict
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import CompareError
-from attnphase.problem.entries import entry_of, put, value_of
+from attnphase.problem.canonical import with_formulas
+from attnphase.problem.entries import get, put
 from attnphase.problem.problem import Problem
-from attnphase.problem.schema import sections
 
 __all__ = ["at_problem", "point_at", "problem_of_runs"]
 
@@ -31,7 +31,7 @@ def problem_of_runs(experiment: xr.Dataset, given: Problem | None) -> Problem:
         return recorded
     if arguments.instance("problem", given, Problem).hash != recorded.hash:
         name, own, theirs = next(
-            _differences(given.to_dict(), recorded.to_dict()), ("its hash", given.hash, recorded.hash)
+            _differences(_as_read(given), _as_read(recorded)), ("its hash", given.hash, recorded.hash)
         )
         raise CompareError(
             f"the problem given is not the experiment's: {name} is {arguments.shown(own)} in it and"
@@ -43,12 +43,10 @@ def problem_of_runs(experiment: xr.Dataset, given: Problem | None) -> Problem:
 
 def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
     """The theory at the experiment's problem; what only the quadrature depends on may differ."""
-    base = problem_of(theory).to_dict()
-    own = problem.to_dict()
+    base, own, whole = _as_read(problem_of(theory)), _as_read(problem), whole_dict(problem)
     for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
-        section, _, key = str(theory[name].attrs.get("field", "")).partition(".")
-        known = section in sections() and hasattr(getattr(problem, section), entry_of(key)[0])
-        wanted = value_of(problem, f"{section}.{key}") if known else None
+        field = str(theory[name].attrs.get("field", ""))
+        wanted = get(whole, field)
         if wanted is None:
             raise CompareError(
                 f"the theory varies {name}, which is not a field of the problem: select one value of it."
@@ -59,7 +57,7 @@ def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
             raise CompareError(f"the theory has no {name} = {wanted}, which the experiment has: solve there.")
         theory = theory.isel({name: at[0]})
         for one in (base, own):  # neither says what a problem file need not say
-            put(one, f"{section}.{key}", wanted)
+            put(one, field, wanted)
     for one in (base, own):  # what is measured besides is no part of the model
         one.pop("integration", None)
         one.pop("metrics", None)
@@ -89,6 +87,10 @@ def point_at(theory: xr.Dataset, start: str, alpha: float) -> xr.Dataset:
     if int(point["status"]) == NOT_COMPUTED:
         raise CompareError(f"the theory was not computed at {start}, alpha = {alpha:g}.")
     return point
+
+
+def _as_read(problem: Problem) -> dict[str, dict[str, Any]]:
+    return with_formulas(problem, problem.to_dict())
 
 
 def _differences(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any, Any]]:

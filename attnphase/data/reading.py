@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from attnphase.data.schemas import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
+from attnphase.problem.canonical import with_formulas
 from attnphase.problem.entries import put
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.problem.schema import as_whole_dict, sections
 
-__all__ = ["is_refined", "overlap_size", "problem_of", "spacing", "told_problem", "whole_problem"]
+__all__ = ["is_refined", "overlap_size", "problem_of", "spacing", "told_problem", "whole_dict", "whole_problem"]
 
 
 def problem_of(ds: xr.Dataset) -> DataProblem:
@@ -48,18 +49,24 @@ def told_problem(ds: xr.Dataset) -> dict[str, Any]:
 
 def whole_problem(ds: xr.Dataset) -> dict[str, Any]:
     """Likewise, with what a problem file need not say: two of these can be compared."""
-    problem = problem_of(ds)
-    return _at_coordinates(ds, {name: as_whole_dict(getattr(problem, name)) for name in sections()})
+    return _at_coordinates(ds, whole_dict(problem_of(ds)))
+
+
+def whole_dict(problem: Problem) -> dict[str, Any]:
+    """A problem as plain dicts, lists and scalars, with what a problem file need not say.
+
+    Formulas of the same expression are equal in it.
+    """
+    return with_formulas(problem, {name: as_whole_dict(getattr(problem, name)) for name in sections()})
 
 
 def _at_coordinates(ds: xr.Dataset, there: dict[str, Any]) -> dict[str, Any]:
     for name in ("integration", "metrics"):
         there.pop(name, None)
     for name in map(str, ds.coords):
-        section, _, key = ds[name].attrs.get("field", "").partition(".")
-        if key:
-            value = ds[name].item() if ds[name].ndim == 0 else None
-            put(there, f"{section}.{key}", value)
+        field = ds[name].attrs.get("field", "")
+        if "." in field:
+            put(there, field, ds[name].item() if ds[name].ndim == 0 else None)
     return there
 
 

@@ -103,7 +103,7 @@ for _theory in THEORIES:
 
 PROBLEM_ATTRIBUTES = {
     "problem": "the problem as TOML; for a swept field, the values of its coordinate count",
-    "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
+    "problem_hash": "`Problem.hash`: 16 hexadecimal digits that all problems have in common that are the same model",
 }
 """Global attributes of datasets on a problem."""
 

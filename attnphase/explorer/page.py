@@ -30,7 +30,7 @@ from attnphase.explorer.payload import Line, Quantity, Table, lines_of, table_of
 from attnphase.extras import require_plotly
 from attnphase.files.writing import check_output, write_file
 from attnphase.lazy import loaded_on_use
-from attnphase.problem.entries import entry_of, put
+from attnphase.problem.entries import get, put
 
 with loaded_on_use(__name__):
     from plotly import offline
@@ -154,13 +154,13 @@ def _check_problem(name: str, other: xr.Dataset, sweep: xr.Dataset) -> None:
     """Refuse what is not of the sweep's problem, but for the fields that either of them varies."""
     here, there = whole_problem(sweep), whole_problem(other)
     varied = {str(ds[dim].attrs.get("field", "")) for ds in (sweep, other) for dim in ds.coords if ds[dim].ndim}
-    for name in (one for one in varied if entry_of(one)[1] is not None):
+    for field in (one for one in varied if "." in one):
         for problem in (here, there):
-            put(problem, name, None)
+            put(problem, field, None)
     for section in sorted({*here, *there}):
         ours, theirs = here.get(section, {}), there.get(section, {})
         for key in sorted({*ours, *theirs}):
-            if f"{section}.{key}" not in varied and ours.get(key) != theirs.get(key):
+            if ours.get(key) != theirs.get(key):
                 raise DatasetError(
                     f"the {name} are of another problem than the sweep: {section}.{key} is"
                     f" {arguments.shown(theirs.get(key))} in them and {arguments.shown(ours.get(key))} in the sweep."
@@ -172,11 +172,9 @@ def _places(other: xr.Dataset, sweep: xr.Dataset) -> dict[str, Any]:
     problem = whole_problem(other)
     places = {str(name): other[name].item() for name in other.coords if other[name].size == 1}
     for dim in map(str, sweep.dims):
-        section, _, key = str(sweep[dim].attrs.get("field", "")).partition(".") if dim in sweep.coords else ("", "", "")
-        if key and dim not in other.coords:
-            whole, index = entry_of(key)
-            value = problem[section].get(whole)
-            places[dim] = value if index is None else value[index]
+        field = str(sweep[dim].attrs.get("field", "")) if dim in sweep.coords else ""
+        if "." in field and dim not in other.coords:
+            places[dim] = get(problem, field)
     return places
 
 

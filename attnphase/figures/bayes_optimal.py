@@ -36,6 +36,7 @@ from attnphase.figures.style import (
     symbol_of,
 )
 from attnphase.figures.theory import draw_curve, draw_runs, mark_alphas, marks_of_curves, theory_thresholds
+from attnphase.problem.entries import get
 from attnphase.reference import published_runs
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
@@ -217,9 +218,9 @@ def _at_theory(limit: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
     """
     told = whole_problem(theory)
     for dim in [str(dim) for dim in limit["status"].dims if dim not in ("start", "alpha")]:
-        section, _, key = str(limit[dim].attrs.get("field", dim)).partition(".")
+        field = str(limit[dim].attrs.get("field", dim))
         fixed = dim not in theory.coords or theory[dim].ndim == 0
-        values = [theory[dim].item() if dim in theory.coords else told.get(section, {}).get(key)] if fixed else None
+        values = [theory[dim].item() if dim in theory.coords else get(told, field)] if fixed else None
         limit = _selected(limit, dim, values or theory[dim].to_numpy().tolist())
         limit = limit.squeeze(dim) if fixed else limit
     if theory["status"].ndim > 2:  # of a map

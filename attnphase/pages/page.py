@@ -283,7 +283,7 @@ def _parameters(problem: Problem) -> dict[str, Any]:
             parameters |= {f"{symbol}_{i}": one for i, one in enumerate(several, 1)} or {symbol: value}
     if problem.loss.has_attention:
         parameters["A"] = _plain(problem.mixing_matrix)
-    for name, value in (problem.loss.parameters or {}).items():
+    for name, value in {**(problem.loss.parameters or {}), **(problem.tokens.parameters or {})}.items():
         if name not in (problem.loss.trained or {}):
             parameters[str(model_symbols.parameter_symbol(name))] = value
     return parameters

@@ -56,8 +56,9 @@ class Teacher:
     ----------
     score
         The function of one row of logits: ``"softmax"``, ``"linear"``, ``"relu"``, ``"sigmoid"``, ``"softmax1"``
-        (denominator plus one), a formula in the entry's own logit ``z``, or the user's
-        ``"module:attribute"``.
+        (denominator plus one), a formula in the entry's own logit ``z``, the user's
+        ``"module:attribute"``, or a function of a list of logits, which the problem calls once and
+        replaces by the resulting formula.
     rank
         Number t of columns of Q⋆, from 1 to 8.
     omega
@@ -173,8 +174,9 @@ class Student:
     ----------
     score
         The function of one row of logits: ``"softmax"``, ``"linear"``, ``"relu"``, ``"sigmoid"``, ``"softmax1"``
-        (denominator plus one), a formula in the entry's own logit ``z``, or the user's
-        ``"module:attribute"``.
+        (denominator plus one), a formula in the entry's own logit ``z``, the user's
+        ``"module:attribute"``, or a function of a list of logits, which the problem calls once and
+        replaces by the resulting formula.
     rank
         Number r of columns of Q (and of K), from 1 to 8.
     tied

@@ -94,7 +94,8 @@ def _displace(data: dict[str, Any], place: tuple[str, str], value: Any, changes:
     owner = sections()[section]
     notes = notes_of(owner)
     kind = default(owner, key) if value is None else value
-    _forget(data[section], section, {*notes.displaces.get(key, ()), *notes.idle(key, kind)}, changes)
+    gone = notes.without.get(key, ()) if value is None else ()
+    _forget(data[section], section, {*notes.displaces.get(key, ()), *gone, *notes.idle(key, kind)}, changes)
     if section == "tokens" and key in ("kind", "sigma", "spectrum"):
         if data["positions"].get("kind") == IN_ATOMS:
             data["positions"].pop("kind")

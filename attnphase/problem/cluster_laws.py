@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -61,6 +61,8 @@ class ClusterLaw(ABC):
         What ``tokens.law.kind`` calls it.
     keys, needs : tuple of str
         The keys of ``tokens.law`` that go with it, and those of them that have no default.
+    defaults : mapping
+        Numbers that are filled in where they are left out.
     differs : bool
         Whether tokens may have weights of their own.
     is_listed : bool
@@ -70,6 +72,7 @@ class ClusterLaw(ABC):
     name: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]
     needs: ClassVar[tuple[str, ...]] = ()
+    defaults: ClassVar[Mapping[str, Any]] = {}
     differs: ClassVar[bool] = False
     is_listed: ClassVar[bool] = False
 
@@ -192,6 +195,7 @@ class SingleLocation(ClusterLaw):
 
     name = "single-location"
     keys = ("weights", "probability")
+    defaults: ClassVar = {"probability": 1.0}
 
     def weights_of(self, counts: Sequence[int]) -> int | None:
         """See `ClusterLaw`."""
@@ -217,14 +221,16 @@ class SingleLocation(ClusterLaw):
                 f'tokens.law of kind "{self.name}" needs two clusters for every token, the second for the one location,'
                 f" but they have {listed(counts)}: give two, or choose another kind.",
             )
-        length, present = len(counts), 1.0 if law.probability is None else law.probability
+        assert law.probability is not None, "filled in when the law was made"
+        length, present = len(counts), law.probability
         clusters = np.concatenate([np.zeros((1, length), dtype=np.int64), np.eye(length, dtype=np.int64)])
         probabilities = np.concatenate([[1 - present], present * self._each(law, length)])
         return clusters[probabilities > 0], probabilities[probabilities > 0]
 
     def statements(self, law: GivenLaw) -> Iterator[Statement]:
         """See `ClusterLaw`."""
-        present = 1.0 if law.probability is None else law.probability
+        assert law.probability is not None, "filled in when the law was made"
+        present = law.probability
         often = "One token" if present == 1 else f"With probability ${setting.number(present)}$ one token"
         where = "all tokens being equally likely"
         if law.weights is not None:

@@ -77,8 +77,10 @@ def _has_planes(problem: Sections) -> bool:
 
 def has_smooth_density(problem: Sections) -> bool:
     """Whether the density of k, relative to the Gaussian one, jumps or bends nowhere."""
-    density, sizes = problem.tokens.density, (problem.tokens.length, problem.columns, problem.teacher_columns)
-    return density is None or scalar.formula_label_planes(density, sizes=scalar.Sizes(*sizes)) == ({}, ())
+    if problem.tokens.density is None:
+        return True
+    sizes = scalar.Sizes(problem.tokens.length, problem.columns, problem.teacher_columns)
+    return scalar.formula_label_planes(problem.tokens.density, problem.tokens.parameters or {}, sizes) == ({}, ())
 
 
 def _unmet(problem: Sections, required: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnphase.errors import ProblemError
 
-__all__ = ["changed", "entry_of", "is_share", "put", "value_of"]
+__all__ = ["changed", "entry_of", "get", "is_share", "put", "value_of"]
 
 _ENTRY = re.compile(r"([^\[\]]+)\[(\d{1,4})\]")
 _SHARES = {"tokens.law.weights": "tokens.law_weights", "teacher.prior_probabilities": "teacher.prior_probabilities"}
@@ -69,17 +69,28 @@ def changed(name: str, values: Any, value: Any) -> list[Any]:
 
 def put(data: dict[str, Any], name: str, value: Any) -> None:
     """Give a field of plain sections a value, or an entry of one that is a list; None where it varies."""
-    (section, _, key), (_, index) = name.partition("."), entry_of(name)
-    entries = data.setdefault(section, {})
+    (whole, index), entries = entry_of(name), data
+    *tables, key = whole.split(".")
+    for table in tables:
+        entries = entries.setdefault(table, {})
+        if not isinstance(entries, dict):  # another law than the ready-made one whose number it is
+            return
     if index is None:
         entries[key] = value
     else:
-        whole, _ = entry_of(key)
-        given = entries.get(whole) or []
+        given = entries.get(key) or []
         if is_share(name) and given:
-            entries[whole] = [None] * len(given) if value is None else changed(name, given, value)
+            entries[key] = [None] * len(given) if value is None else changed(name, given, value)
         else:
-            entries[whole] = [value if i == index else one for i, one in enumerate(given)]
+            entries[key] = [value if i == index else one for i, one in enumerate(given)]
+
+
+def get(data: dict[str, Any], name: str) -> Any:
+    """The value of a field of plain sections, or of an entry of one that is a list; None if there is none."""
+    (whole, index), value = entry_of(name), data
+    for part in whole.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if index is None else value[index] if isinstance(value, list) and index < len(value) else None
 
 
 def _numbers(name: str, values: Any) -> list[Any]:

@@ -131,6 +131,9 @@ class Law:
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_law_keys("tokens.law", self, CLUSTER_LAWS)
+        for key, value in self.form.defaults.items():
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, value)
         if not self.form.differs and is_nested(self.weights):
             raise ProblemError(
                 "tokens.law",

@@ -23,7 +23,7 @@ from attnphase.problem.sections import Sections
 with loaded_on_use(__name__):
     import sympy
 
-    from derivations.models import bounds, formulas, functions, kinks, metrics, model, scalar, scores
+    from derivations.models import bounds, formulas, functions, kinks, metrics, model, row_functions, scalar, scores
     from derivations.models import traced as tracing
 
 __all__ = [
@@ -63,7 +63,7 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
     clusters = _clusters(problem) if own else ()
     used = set[str]()  # names of the loss's own numbers
     for name, text in problem.metrics.items():
-        metric, held = _check_metric(problem, f"metrics.{name}", text, clusters)
+        metric, held = _check_metric(problem, f"metrics.{name}", text, clusters, loss.numbers)
         used |= {name for name, x in zip(loss.numbers, held.parameters, strict=True) if metric.has(x)}
     if problem.tokens.density is not None:
         _check_density(problem, problem.tokens.density, clusters)
@@ -94,17 +94,31 @@ def sections_of_formulas(problem: Sections) -> dict[str, Any]:
         given |= {"Q": scalar.norm_array(problem.columns)} if loss.norms else {}
         metrics = Metrics.of({one: _formula(f"metrics.{one}", it, given, names) for one, it in metrics.items()})
     if callable(density):
-        given = {name: value for name, value in _arrays(sizes).items() if name in ("k", "c")}
-        tokens = replace(tokens, density=_formula("tokens.density", density, given))
+        of_tokens = tokens.parameters or {}, ("k", "c"), "tokens.parameters"
+        found = _traced("tokens.density", density, sizes, *of_tokens)
+        tokens = replace(tokens, density=found.text, parameters=found.parameters or None)
     if callable(penalty):
         given = {"w": sympy.Symbol("w", real=True)}
         regularizer = replace(regularizer, expression=_formula("regularizer.expression", penalty, given))
-    return {"loss": loss, "metrics": metrics, "tokens": tokens, "regularizer": regularizer}
+    teacher, student = (
+        replace(one, score=_row_formula(f"{name}.score", one.score, sizes[0])) if callable(one.score) else one
+        for name, one in (("teacher", problem.teacher), ("student", problem.student))
+    )
+    found = {"loss": loss, "metrics": metrics, "tokens": tokens, "regularizer": regularizer}
+    return found | {"teacher": teacher, "student": student}
 
 
 def _arrays(sizes: Sizes) -> dict[str, Any]:
     """The arrays of a formula by name."""
     return dict(zip(("h", "k", "noise", "c"), scalar.Sizes(*sizes).symbols(), strict=True))
+
+
+def _traced(field: str, function: Callable[..., Any], sizes: Sizes, *more: Any) -> tracing.Traced:
+    """A function of the arrays of a formula, and of numbers, as data."""
+    try:
+        return tracing.traced(function, scalar.Sizes(*sizes), *more)
+    except formulas.FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
 
 
 def _formula(
@@ -131,20 +145,25 @@ def label_formula(problem: Sections, label: str | Callable[..., Any]) -> str:
     given = _arrays((problem.tokens.length, problem.columns, problem.teacher_columns))
     given |= {name: model.parameter_symbol(name) for name in loss.numbers}
     text = _formula("label", label, given, tuple(loss.numbers))
-    formula, held = _check_metric(problem, "label", text, _clusters(problem))
+    formula, held = _check_metric(problem, "label", text, _clusters(problem), loss.numbers)
     named = {x: str(x) for x in held.student} | {model.parameter_symbol(name): name for name in loss.fitted}
     _refuse("label", formula, named, "k, noise, c and parameters that are not trained")
     return text
+
+
+def _row_formula(field: str, function: Callable[..., Any], length: int) -> str:
+    """A function of a row of logits as a formula."""
+    try:
+        return row_functions.row_formula_of(function, length)
+    except (formulas.FormulaError, scores.ScoreError) as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
 
 
 def _loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
     """The loss of a problem of these sizes; functions are called and become formulas."""
     function = loss.expression
     if function is not None and not isinstance(function, str):
-        try:
-            found = tracing.traced(function, scalar.Sizes(*sizes), loss.parameters or {})
-        except formulas.FormulaError as error:
-            raise ProblemError("loss.expression", f"loss.expression cannot be used: {error}") from None
+        found = _traced("loss.expression", function, sizes, loss.parameters or {})
         loss = replace(loss, expression=found.text, parameters=found.parameters or None)
     if any(map(callable, (loss.trained or {}).values())):
         penalties = {
@@ -352,10 +371,15 @@ def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int
 
 def _check_density(problem: Sections, text: str, clusters: Sequence[Sequence[int]]) -> None:
     """Refuse a density of k that is no formula, not finite, or takes other fields; its mean is not known here."""
-    density, held = _check_metric(problem, "tokens.density", text, clusters)
-    named = {x: str(x) for x in (*held.student, *held.noise)}
-    named |= dict(zip(held.parameters, problem.loss.numbers, strict=True))
-    _refuse("tokens.density", density, named, "k and c alone")
+    numbers = problem.tokens.parameters or {}
+    density, held = _check_metric(problem, "tokens.density", text, clusters, numbers)
+    _refuse("tokens.density", density, {x: str(x) for x in (*held.student, *held.noise)}, "k and c alone")
+    for name in numbers:
+        place = f"tokens.parameters.{name}"
+        if name not in formulas.names_in(text):
+            raise ProblemError(place, f"{place} is no number of tokens.density, which has no {name}: leave it out.")
+        if name in problem.loss.numbers:
+            raise ProblemError(place, f"{place} has the name of loss.parameters.{name}: choose another name.")
 
 
 def _refuse(field: str, formula: Any, named: Mapping[Any, str], remedy: str) -> None:
@@ -366,24 +390,21 @@ def _refuse(field: str, formula: Any, named: Mapping[Any, str], remedy: str) -> 
 
 
 def _check_metric(
-    problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]]
+    problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]], numbers: Mapping[str, float]
 ) -> tuple[Any, metrics.MetricSymbols]:
     """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them.
 
-    Returns
-    -------
-    metric, symbols : expression and MetricSymbols
+    It may take these numbers by name. It is returned in symbols.
     """
     _check_clusters(field, text, clusters)
-    names = tuple(problem.loss.numbers)
     try:
         sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-        metric, held = metrics.metric_expression(text, *sizes, names)
+        metric, held = metrics.metric_expression(text, *sizes, tuple(numbers))
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} must be a formula of a sample's fields, but {error}") from None
     for row in clusters[:_MOST_TRIED] or ((),):
         at = dict(zip(held.clusters, row, strict=False))
-        at |= dict(zip(held.parameters, problem.loss.numbers.values(), strict=True))
+        at |= dict(zip(held.parameters, numbers.values(), strict=True))
         _check_finite(field, metric.subs(at), [*held.student, *held.teacher, *held.noise], at, {})
     return metric, held
 

@@ -26,6 +26,7 @@ from attnphase import arguments
 from attnphase.display import in_markdown
 from attnphase.errors import ProblemError
 from attnphase.problem.attention import PAPER_MIXING, Teacher
+from attnphase.problem.canonical import canonical_toml
 from attnphase.problem.changes import change
 from attnphase.problem.consistency import check_rule, check_sections
 from attnphase.problem.loss import Loss
@@ -255,11 +256,18 @@ class Problem(Sections):
         Raises
         ------
         ProblemError
-            The hash is that of another text (the error's field is then ``problem_hash``), or the text is no problem.
+            The hash is that of another problem (the error's field is then ``problem_hash``), or the text is no problem.
         """
-        if digest_of(text) != digest:
-            raise ProblemError("problem_hash", "The problem's hash belongs to another problem.")
-        return DataProblem.from_dict(parse_toml(text))
+        other = ProblemError("problem_hash", "The problem's hash belongs to another problem.")
+        if digest_of(text) == digest:  # of a problem without formulas, and of any in older data
+            return DataProblem.from_dict(parse_toml(text))
+        try:
+            found = DataProblem.from_dict(parse_toml(text))
+        except ProblemError:
+            raise other from None
+        if found.hash != digest:
+            raise other
+        return found
 
     def with_fields(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Self:
         """Return a copy in which some fields have new values.
@@ -297,8 +305,12 @@ class Problem(Sections):
 
     @property
     def hash(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of `to_toml`; equal problems have the same."""
-        return digest_of(self.to_toml())
+        """First 16 hexadecimal digits of a SHA-256, which all problems have in common that are the same model.
+
+        It is that of `to_toml`, with the expression of each formula in place of its text, and without what has no
+        effect. So a loss has the same hash as a function and as the same formula.
+        """
+        return digest_of(canonical_toml(self, self.to_dict()))
 
     def __repr__(self) -> str:
         """One line: what the problem is, and in which fields it is not the paper's."""

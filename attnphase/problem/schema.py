@@ -53,6 +53,8 @@ class Notes:
     displaces : mapping
         For a key: others that a new value of it takes back to their defaults.  Those that do not go with a new kind are
         not named.
+    without : mapping
+        For a key: others that mean nothing without it, and go when it has no value.
     named : tuple of str
         Keys whose values are tables with names of the user's own.
     own_keys : bool
@@ -62,6 +64,7 @@ class Notes:
     quiet: tuple[str, ...] = ()
     kinds: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     displaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     named: tuple[str, ...] = ()
     own_keys: bool = False
 

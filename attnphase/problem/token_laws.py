@@ -69,7 +69,7 @@ class Gaussian(TokenLaw):
 
     name = "gaussian"
     title = "Gaussian"
-    keys = ("sigma", "density", "spectrum")
+    keys = ("sigma", "density", "parameters", "spectrum")
 
     def complete(self, tokens: Any) -> None:
         """See `TokenLaw`."""
@@ -108,7 +108,7 @@ class Mixture(TokenLaw):
 
     name = "mixture"
     title = "mixture"
-    keys = ("clusters", "law", "mean_positions", "mean_teacher", "density", "spectrum")
+    keys = ("clusters", "law", "mean_positions", "mean_teacher", "density", "parameters", "spectrum")
     needs = ("clusters",)
     has_clusters = True
 

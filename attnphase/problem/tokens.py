@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Strict, Tag, model_validator
 from pydantic.dataclasses import dataclass
 
 from attnphase import arguments
@@ -35,6 +35,7 @@ from attnphase.problem.values import (
     Table,
     is_nested,
     lists,
+    read_named,
 )
 
 __all__ = ["Tokens"]
@@ -42,7 +43,9 @@ __all__ = ["Tokens"]
 
 @toml_table(
     "tokens",
+    named=("parameters",),
     kinds={"kind": TOKEN_LAWS},
+    without={"density": ("parameters",)},
     displaces={
         "kind": ("sigma", "spectrum"),
         "sigma": ("spectrum",),
@@ -84,6 +87,9 @@ class Tokens:
         of k given c, divided by the Gaussian density. The tokens change only along the teacher's
         weights. The mean of the formula over the Gaussian k must be 1 for every choice of clusters,
         which is checked when the problem is solved.
+    parameters
+        Numbers of ``density`` by name, such as ``{"tilt": 0.5}``. Each can be swept, as
+        ``tokens.parameters.tilt``. Further arguments of a function are such numbers.
     spectrum
         The joint spectral measure of the covariances: atoms whose weights sum to 1, a ready-made
         law, or the name of a CSV file of atoms (see `attnphase.spectrum.read_csv`), which is read
@@ -136,6 +142,11 @@ class Tokens:
         Formula | None,
         OR_FUNCTION,
         Field(description="a formula in k and c"),  # in a file, whose comment this is, there are no functions
+    ] = None
+    parameters: Annotated[
+        Mapping[str, float] | None,
+        PlainValidator(lambda value: read_named("tokens.parameters", value, float)),
+        Field(description="a table of numbers by name"),
     ] = None
     spectrum: Annotated[
         Annotated[
@@ -204,6 +215,11 @@ class Tokens:
     @model_validator(mode="after")
     def _check(self) -> Self:
         self.form.complete(self)
+        if self.parameters is not None and self.density is None:
+            raise ProblemError(
+                "tokens.parameters",
+                "tokens.parameters are numbers of tokens.density, which is missing: give it, or leave them out.",
+            )
         if self.spectrum is not None:
             self._check_spectrum()
         return self

@@ -229,7 +229,8 @@ Name = Annotated[str, Strict(), Field(min_length=1, max_length=4000)]
 Formula = Annotated[str, Strict(), Field(min_length=1, max_length=20_000)]
 Score = Annotated[
     Name,
-    Field(description='the name of a score, a formula in z, or "module:attribute"'),
+    OR_FUNCTION,
+    Field(description='the name of a score, a formula in z, a function of a row, or "module:attribute"'),
 ]
 Temperature = Annotated[
     float,

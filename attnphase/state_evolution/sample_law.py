@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -106,7 +106,8 @@ class SampleLaw:
             return self
         parts: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(SampleLaw)}
         numbers = tuple(float(cluster) for _, cluster in problem.sites)
-        return WeightedLaw(**parts, density=problem.tokens.density, numbers=numbers)
+        parameters = problem.tokens.parameters or {}
+        return WeightedLaw(**parts, density=problem.tokens.density, numbers=numbers, parameters=parameters)
 
     def labels_of(self, k: Array, noise: Array | None = None) -> Array:
         """What labels are made of, about its mean: k (..., L, t), noise (..., L, noise), and zero for the rest."""
@@ -209,15 +210,18 @@ class WeightedLaw(SampleLaw):
     Attributes
     ----------
     density : str
-        A formula of k and of the clusters' numbers.
+        A formula of k, of the clusters' numbers and of parameters.
     numbers : tuple of float
         Of the cluster of every site.
+    parameters : mapping of str to float
+        Values of the density's own numbers.
     """
 
     gaussian: ClassVar[bool] = False
 
     density: str
     numbers: tuple[float, ...]
+    parameters: Mapping[str, float]
 
     def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """See `SampleLaw`."""
@@ -269,7 +273,8 @@ class WeightedLaw(SampleLaw):
     def relative_density(self, configuration: int, k: Array) -> Array:
         """See `SampleLaw`."""
         count, length, rank = k.shape
-        function = metrics.metric_function((self.density,), length, 1, rank)
+        function = metrics.metric_function((self.density,), length, 1, rank, tuple(self.parameters))
         numbers = np.array([self.numbers[site] for site in self.configurations[configuration]])
         h, noise = np.zeros((length, 1, count)), np.zeros((length**2, count))
-        return function(h, np.ascontiguousarray(k.transpose(1, 2, 0)), noise, numbers, np.empty(0))[0][0]
+        own = np.array([*self.parameters.values()])
+        return function(h, np.ascontiguousarray(k.transpose(1, 2, 0)), noise, numbers, own)[0][0]

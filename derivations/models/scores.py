@@ -21,7 +21,7 @@ from derivations.models.foreign import ForeignError, contained, imported, is_of_
 from derivations.models.formulas import FormulaError, parse_row_formula, shortened
 from derivations.models.functions import Relu, Sigmoid, with_known_functions
 
-__all__ = ["SCORES", "RowScore", "ScoreError", "linear", "named", "register_score", "resolve", "softmax"]
+__all__ = ["SCORES", "RowScore", "ScoreError", "is_formula", "linear", "named", "register_score", "resolve", "softmax"]
 
 Row = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -125,13 +125,16 @@ _SHIPPED = {score.row for score in SCORES.values()}
 _SHIPPED_NAMES = frozenset(SCORES)
 
 
+def is_formula(text: str) -> bool:
+    """Whether a problem file's text is a formula in z, and no name."""
+    return not is_of_a_module(text) and (not text.isidentifier() or text == "z")
+
+
 def named(name: str) -> RowScore:
     """The score of a problem file's text for print alone: nothing is imported, so that some rows stay unknown."""
     if name in _SHIPPED_NAMES:
         return SCORES[name]
-    if is_of_a_module(name) or (name.isidentifier() and name != "z"):
-        return RowScore(name, _printed(name.rpartition(":")[2]), _not_looked_up)
-    return _of_formula(name)
+    return _of_formula(name) if is_formula(name) else RowScore(name, _printed(name.rpartition(":")[2]), _not_looked_up)
 
 
 def _of_formula(text: str) -> RowScore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,10 @@ from derivations.models.formula_lines import FormulaError, shortened
 from derivations.models.model import parameter_symbol
 from derivations.models.scalar import Sizes, norm_array, norm_names
 
-__all__ = ["Traced", "formula_of", "traced"]
+__all__ = ["Traced", "formula_of", "printed", "traced"]
 
 _ARRAYS = ("h", "k", "noise", "c")
+_OF_LOSS = (*_ARRAYS, "Q")
 
 
 class Traced(NamedTuple):
@@ -37,7 +38,13 @@ class Traced(NamedTuple):
     parameters: dict[str, float]
 
 
-def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, float]) -> Traced:
+def traced(
+    function: Callable[..., Any],
+    sizes: Sizes,
+    parameters: Mapping[str, float],
+    arrays: Sequence[str] = _OF_LOSS,
+    table: str = "loss.parameters",
+) -> Traced:
     """Call a function of the arrays ``h``, ``k``, ``noise``, ``c`` and ``Q``, or of some, and write down its value.
 
     Parameters
@@ -48,16 +55,19 @@ def traced(function: Callable[..., Any], sizes: Sizes, parameters: Mapping[str, 
         Of the arrays of symbols, which are NumPy's, of objects.
     parameters : mapping of str to float
         Values of such numbers, for those without a default and instead of it.
+    arrays : sequence of str
+        Those that it may take.
+    table : str
+        Where the numbers stand in a problem.
 
     Raises
     ------
     FormulaError
         It fails, branches on a symbol, or returns no expression of these symbols; the sentence says why.
     """
-    wanted, values = _arguments(function, parameters)
-    given: dict[str, Any] = dict(zip(_ARRAYS, sizes.symbols(), strict=True))
-    if "Q" in wanted and "Q" not in values:
-        given["Q"] = norm_array(sizes.columns)
+    wanted, values = _arguments(function, parameters, arrays, table)
+    known: dict[str, Any] = dict(zip(_OF_LOSS, (*sizes.symbols(), norm_array(sizes.columns)), strict=True))
+    given = {name: known[name] for name in arrays if name in wanted and name not in values}
     numbers = {name: parameter_symbol(name) for name in values}
     arguments = {name: given[name] if name in given else numbers[name] for name in wanted}
     expression = called(function, arguments, {numbers[name]: value for name, value in values.items()})
@@ -90,20 +100,26 @@ def formula_of(function: Callable[..., Any], given: Mapping[str, Any], numbers: 
     return _text(called(function, arguments), [*numbers])
 
 
-def _arguments(function: Callable[..., Any], parameters: Mapping[str, float]) -> tuple[list[str], dict[str, float]]:
+def _arguments(
+    function: Callable[..., Any], parameters: Mapping[str, float], arrays: Sequence[str], table: str
+) -> tuple[list[str], dict[str, float]]:
     """Names of a function's arguments, and values of those that are numbers."""
-    signature = _signature(function, "h, k, noise, c")
+    own = [name for name in arrays if name != "Q"]
+    signature = _signature(function, ", ".join(own))
     values: dict[str, float] = {}
     for name, argument in signature.items():
         value = parameters.get(name, argument.default)
-        if name in _ARRAYS or (name == "Q" and value is argument.empty):
+        if name in own or (name in arrays and value is argument.empty):
             continue
         if value is argument.empty:
-            raise FormulaError(f'its argument "{name}" has no value: give it a default, or set loss.parameters.{name}.')
+            known = ", ".join(arrays)
+            raise FormulaError(
+                f'its argument "{name}" is none of {known}, and no number: give it a default, or set {table}.{name}.'
+            )
         values[name] = _number(name, value)
     strange = next((name for name in parameters if name not in values), None)
     if strange is not None:
-        raise FormulaError(f'it has no argument "{strange}", but loss.parameters.{strange} is given: remove it.')
+        raise FormulaError(f'it has no argument "{strange}", but {table}.{strange} is given: remove it.')
     return [*signature], values
 
 
@@ -131,8 +147,8 @@ def _text(expression: Any, taken: list[str]) -> str:
     letter = next(letter for letter in "xyuvwzabdefg" if not any(re.fullmatch(rf"{letter}\d+", one) for one in taken))
     named = {parameter_symbol(name): Symbol(name, real=True) for name in taken}
     shared, (last,) = common_parts([expression.xreplace(named)], letter)
-    lines = [f"{name} = {_print(value)}" for name, value in shared]
-    return "\n".join([*lines, _print(last)])
+    lines = [f"{name} = {printed(value)}" for name, value in shared]
+    return "\n".join([*lines, printed(last)])
 
 
 class _Printer(StrPrinter):
@@ -149,8 +165,9 @@ class _Printer(StrPrinter):
         return repr(float(expr))
 
 
-_NAMES = {"Modulus": "abs", **{name: name.lower() for name in ("Relu", "Sigmoid", "Sign", "Softplus")}}
+_NAMES = {"Modulus": "abs", "RowSum": "sum", **{name: name.lower() for name in ("Relu", "Sigmoid", "Sign", "Softplus")}}
 
 
-def _print(value: Any) -> str:
+def printed(value: Any) -> str:
+    """An expression as a formula."""
     return _Printer().doprint(value)

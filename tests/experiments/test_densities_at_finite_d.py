@@ -16,7 +16,8 @@ TWO = Problem.from_dict(
             "kind": "mixture",
             "clusters": [{"sigma": SIGMA, "mean": [-0.4]}, {"sigma": 1.3, "mean": [0.7]}],
             "law": {"kind": "independent", "weights": [0.6, 0.4]},
-            "density": "1 + (c[0] - c[1])*tanh(k[0, 0] - k[1, 0])*0.6",
+            "density": "1 + (c[0] - c[1])*tanh(k[0, 0] - k[1, 0])*tilt",
+            "parameters": {"tilt": 0.6},
         },
         "positions": {"kind": "none"},
         "regularizer": {"strength": 0.15},
@@ -26,7 +27,7 @@ TWO = Problem.from_dict(
 )
 ONE = Problem.from_dict(
     {
-        "tokens": {"length": 1, "sigma": SIGMA, "density": "1 + tanh(2*k[0, 0])*0.8"},
+        "tokens": {"length": 1, "sigma": SIGMA, "density": "1 + tanh(2*k[0, 0])*b", "parameters": {"b": 0.8}},
         "positions": {"kind": "none"},
         "regularizer": {"strength": 0.15},
         "loss": {"kind": "expression", "expression": "(h[0, 0] - tanh(k[0, 0]) - 0.4)**2/2"},

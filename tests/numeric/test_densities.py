@@ -1,11 +1,14 @@
 """Laws of the teacher's fields with a density given the clusters, against the same laws written otherwise."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import attnphase as ap
 from attnphase.checks.consistency import check
+from attnphase.checks.matching import at_problem
 from attnphase.errors import ProblemError
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.fixed_points.point import BranchPoint
@@ -56,13 +59,32 @@ def test_clusters_that_tilt_are_those_that_shift():
     """A density ``exp(b k - b^2 rho/2)`` moves the tokens of a cluster along the teacher, as a mean does."""
     loss = "softplus((1 - 2*c)*(h - k/3 + 0.2))"
     by_mean = [{"sigma": SIGMA, "mean": [s * SHIFT * SIGMA**2]} for s in (1, -1)]
-    tilt = f"exp((1 - 2*c)*{SHIFT}*k - {SHIFT**2 * SIGMA**2 / 2})"
-    tilted = solved(problem_of(loss, clusters=SAME, law=INDEPENDENT, density=tilt))
+    tilt = {"density": "exp((1 - 2*c)*b*k - b**2*rho/2)", "parameters": {"b": SHIFT, "rho": SIGMA**2}}
+    tilted = solved(problem_of(loss, clusters=SAME, law=INDEPENDENT, **tilt))
     shifted = solved(problem_of(loss, clusters=by_mean, law=INDEPENDENT, mean_teacher=[[1.0]]))
     assert tilted.rule == shifted.rule == "lines"
     assert_alike(tilted, shifted)
     plain = solved(problem_of(loss, clusters=SAME, law=INDEPENDENT))
     assert abs(plain.values["training_loss"] / tilted.values["training_loss"] - 1) > 0.02
+
+
+def test_a_density_is_relative_to_a_gaussian_of_any_mean():
+    """A law far from the Gaussian of mean zero has small errors relative to one that is moved along the teacher."""
+    far = {"density": "exp(b*k - b**2*rho/2)*(1 + tanh(k - b*rho)/2)", "parameters": {"b": 2.0, "rho": SIGMA**2}}
+    moved = [{"sigma": SIGMA, "mean": [2 * SIGMA**2]}]
+    near = {"density": "1 + tanh(k - s)/2", "parameters": {"s": 2 * SIGMA**2}, "mean_teacher": [[1.0]]}
+    loss = "sqrt(1 + (h - k - k**2/9)**2)"
+    one, other = solved(problem_of(loss, sigma=SIGMA, **far)), solved(problem_of(loss, clusters=moved, **near))
+    for name in ("q", "V", "theta", "training_loss", "test_error", "weight_norm"):
+        mine, its = (float(np.ravel(point.values[name])[0]) for point in (one, other))
+        errors = [float(np.ravel(point.errors[name])[0]) for point in (one, other)]
+        assert abs(mine - its) < 4 * np.linalg.norm(errors), name
+    assert other.errors["test_error"] < one.errors["test_error"] / 4
+    # h = theta k / rho on average
+    k, s = np.linspace(-4, 8, 4001), 2 * SIGMA**2
+    law = np.exp(-((k - s) ** 2) / (2 * SIGMA**2)) * (1 + np.tanh(k - s) / 2)
+    expected = float(np.ravel(other.values["theta"])[0]) / SIGMA**2 * (law @ k**2) / law.sum()
+    assert abs(other.values["metric_product"] - expected) < 4 * other.errors["metric_product"]
 
 
 def test_a_mixture_of_densities_is_one_density():
@@ -75,6 +97,38 @@ def test_a_mixture_of_densities_is_one_density():
 def test_no_tilt_is_the_gaussian_law():
     plain, none = problem_of(BENT, sigma=SIGMA), problem_of(BENT, sigma=SIGMA, density="1 + 1e-14*tanh(k)")
     assert_alike(solved(plain, 1e-11), solved(none, 1e-11), rel=1e-9)
+
+
+def tilted(tilt: float = 0.6) -> Problem:
+    """Of a loss that has no parameters."""
+    tokens = {"density": "exp(tilt*k - tilt**2*rho/2)", "parameters": {"tilt": tilt, "rho": SIGMA**2}}
+    return problem_of("h", sigma=SIGMA, **tokens).with_fields({"loss.kind": "logistic"})
+
+
+def test_a_tilt_is_swept(tmp_path: Path):
+    """To none, where the law is Gaussian, and as each value by itself."""
+    places = [0.0, -0.45, 0.6]
+    swept = ap.sweep(tilted(), 2.3, branches="semantic", fields={"tokens.parameters.tilt": places}, workers=1)
+    plain = tilted().with_fields({"tokens.density": None})
+    for i, one in enumerate([plain, tilted(-0.45), tilted(0.6)]):
+        found, wanted = swept.isel({"parameters.tilt": i}).squeeze(), ap.solve(one, 2.3).squeeze()
+        for name in ("q", "V", "theta", "training_loss", "test_error", "weight_norm", "metric_product"):
+            np.testing.assert_allclose(found[name], wanted[name], rtol=0 if i else 1e-9, err_msg=name)
+    ap.save_dataset(swept, tmp_path / "swept.nc")
+    again = ap.load_dataset(tmp_path / "swept.nc")
+    assert again["parameters.tilt"].attrs["field"] == "tokens.parameters.tilt"
+    assert at_problem(again, tilted(-0.45)).theta.item() == swept.theta.squeeze()[1]
+
+
+def test_the_slope_in_a_tilt_is_that_of_two_solves():
+    field, step = "tokens.parameters.tilt", 0.05
+    slopes = ap.sensitivity(tilted(), 2.3, of=field).squeeze()
+    beside = [ap.solve(tilted(0.6 + side), 2.3).squeeze() for side in (step, -step)]
+    for name in ("q", "theta", "training_loss", "test_error", "metric_product"):
+        wanted = (beside[0][name].item() - beside[1][name].item()) / (2 * step)
+        error = np.hypot(slopes[f"d_{name}_stderr"], 1e-5)  # of differences, of the order of the step's square
+        assert abs(slopes[f"d_{name}"] - wanted) < 4 * error, name
+    assert abs(slopes["d_test_error"]) > 100 * slopes["d_test_error_stderr"]
 
 
 def test_configurations_are_alike_only_if_their_densities_are(uncompiled: None):

@@ -118,6 +118,8 @@ def test_what_is_asked_for_is_written():
 # what a field's note says that it goes with
 NEEDS = {
     "tokens.sigma": {"tokens.kind": "gaussian"},
+    "tokens.density": {"tokens.parameters": {"tilt": 0.5}},
+    "tokens.parameters": {"tokens.density": "1 + tilt*tanh(k0_0)"},
     "teacher.prior_density": {"teacher.prior": "gauss-bernoulli"},
     "teacher.prior_values": {"teacher.prior": "atoms", "teacher.prior_probabilities": [0.1, 0.8, 0.1]},
     "teacher.prior_probabilities": {"teacher.prior": "atoms", "teacher.prior_values": [-1.0, 0.0, 1.0]},

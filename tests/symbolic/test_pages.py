@@ -51,6 +51,7 @@ VALUES = {
     "teacher.prior_probabilities": [0.1, 0.8, 0.1],
 }
 NAMED = {"loss.kind": "expression", "loss.expression": "(h - beta*k)**2", "loss.parameters": {"beta": 2.0}}
+TILTED = {"tokens.density": "1 + tilt*tanh(k0_0)", "tokens.parameters": {"tilt": 0.5}}
 
 
 def atoms(weights: tuple[float, float] = (0.4, 0.6), first: list[float] = ATOMS[0]["variances"]) -> dict[str, Any]:
@@ -76,6 +77,7 @@ FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "tokens.mean_positions": (MIXTURE, {}, {"tokens.mean_positions": [[0.2], [-0.2]]}),
     "tokens.mean_teacher": (MIXTURE, {}, {"tokens.mean_teacher": [[0.3]]}),
     "tokens.density": ({}, {"tokens.density": "1 + tanh(k0_0)/2"}, {"tokens.density": "1 + tanh(k0_0)/3"}),
+    "tokens.parameters": ({}, TILTED, TILTED | {"tokens.parameters": {"tilt": 0.6}}),
     "tokens.spectrum": ({}, {}, {"tokens.spectrum": POWER}),
     "SpectrumAtom.weight": ({}, atoms(), atoms((0.3, 0.7))),
     "SpectrumAtom.variances": ({}, atoms(), atoms(first=[0.3, 0.8])),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sympy import Function, Heaviside, Integer, Max, Piecewise, Symbol, exp, log, sign, sqrt
 
 from derivations.models.functions import Relu
+from derivations.models.row_functions import row_formula_of
 from derivations.models.scores import SCORES, RowScore, ScoreError, register_score, resolve, row_entries
 
 LOGITS = st.lists(st.floats(-3.1, 2.7).filter(lambda v: abs(v) > 1e-3), min_size=1, max_size=4)
@@ -99,6 +100,7 @@ def test_formulas_registered_and_imported_scores_agree(point):
     try:
         found = [
             resolve("softplus(z)**2/(3 + sum(softplus(z)**2))", len(point)),
+            resolve(row_formula_of(row, len(point)), len(point)),
             register_score("squared", row),
             resolve("squared", len(point)),
             resolve("row_functions_of_a_user:squared", len(point)),
