@@ -69,7 +69,7 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
     for c, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
         for here in (slice(s, s + together) for s in range(0, REPLICATES, together)):
             xi, zeta, z = np.split(rule.nodes[here].reshape(-1, rule.nodes.shape[-1]).T, [student, fields])
-            drawn, shares = law.drawn(c, zeta.T.reshape(-1, length, rank))
+            drawn, shares = law.sampled(c, zeta.T.reshape(-1, length, rank))
             scaled = np.ascontiguousarray(drawn.transpose(1, 2, 0))
             k = law.means[c, :, :rank, None] + root[sites] @ scaled
             h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, -1)

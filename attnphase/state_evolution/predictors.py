@@ -188,7 +188,7 @@ def _moments(
     for own, nodes in zip(moments, rule.nodes, strict=True):
         noise = deviation * nodes[:, fields:].T if deviation else np.zeros((length**2, points))
         for c, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
-            zeta, shares = law.drawn(c, nodes[:, :fields].reshape(points, length, rank))
+            zeta, shares = law.sampled(c, nodes[:, :fields].reshape(points, length, rank))
             k = law.means[c, :, :rank, None] + root[sites] @ zeta.transpose(1, 2, 0)
             arrays = np.zeros((length, 1, points)), np.ascontiguousarray(k), noise
             (y,), (jump,) = function(*arrays, clusters[sites], np.array([*numbers.values()]))

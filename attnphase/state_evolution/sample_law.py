@@ -133,6 +133,10 @@ class SampleLaw:
         """``rho^-1/2 (k - kbar)`` of standard normals (N, L, t), and by what their weights are multiplied, (N,)."""
         return zeta, np.ones(len(zeta))
 
+    def sampled(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
+        """As `drawn`, from other normals under a density, which reach its tails where these are wider."""
+        return self.drawn(configuration, zeta)
+
     def relative_density(self, configuration: int, k: Array) -> Array:
         """The density of k (N, L, t) in a configuration over the Gaussian one, (N,)."""
         return np.ones(len(k))
@@ -228,6 +232,17 @@ class WeightedLaw(SampleLaw):
         sites, rank = self.configurations[configuration], self.rho.shape[-1]
         scaled = np.einsum("lij,nlj->nli", matrix_root(self.rho[sites]), zeta)
         return zeta, self.relative_density(configuration, self.means[configuration, :, :rank] + scaled)
+
+    def sampled(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
+        """See `SampleLaw`: normals of variance two, of which the weights under a moved Gaussian are bounded.
+
+        Under a density of one everywhere they are not wider, so that it changes nothing.
+        """
+        plain, shares = self.drawn(configuration, zeta)
+        if np.ptp(shares) <= RELATIVE_TOLERANCE:
+            return plain, shares
+        wide, shares = self.drawn(configuration, np.sqrt(2) * zeta)
+        return wide, shares * np.exp((np.log(2) - zeta**2).sum(axis=(1, 2)) / 2)
 
     def unchanged(self, order: Sequence[int], turn: Array) -> bool:
         """See `SampleLaw`: of the density at some k."""
