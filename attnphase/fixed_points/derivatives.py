@@ -55,11 +55,11 @@ def by_enough_points(run: Run, rules: Refinement, solved: SolvedPoint) -> Solved
     were taken is multiplied by the square of what is missing to that.
     """
     rule, asked, order = solved.map_.channel.rule, rules.asked.standard_error, solved.response.order
-    unknown = run.late or run.compares or solved.found.status is not Status.converged
+    unknown = run.compares or solved.found.status is not Status.converged
     if unknown or not rule.randomised or np.isinf(order) or solved.measured.relative_error <= asked:
         return solved
     missing = ERRORS * _noise(solved)
-    if missing < 1:
+    if not missing >= 1 or run.late:  # or it is no number
         return solved
     points = min(order * 2.0 ** np.ceil(2 * np.log2(missing)), rule.order)
     return with_derivatives(run, rules, solved, rules.sobol(int(points))) or solved

@@ -422,7 +422,7 @@ def _is_within_errors(run: Run, solved: SolvedPoint, found: FixedPoint) -> bool:
 
 def _accepted(run: Run, rules: Refinement, solved: SolvedPoint, found: FixedPoint) -> FixedPoint:
     """A point as converged if nodes that jump may be all that it lacks: as many as may be in wrong minima."""
-    few = found.residual <= MISSED * rules.asked.standard_error and not run.compares
+    few = found.residual <= MISSED * rules.asked.standard_error and not (run.compares or run.spent)
     return replace(found, status=Status.converged) if few and _is_within_errors(run, solved, found) else found
 
 
