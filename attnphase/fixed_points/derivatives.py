@@ -11,6 +11,7 @@ from attnphase.fixed_points.measuring import SolvedPoint, measured_at
 from attnphase.fixed_points.run import FEW_MAPS, Run
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
+from attnphase.solvers.differences import response_to
 from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.errors import Response, order_of, response_at
@@ -71,10 +72,10 @@ def _noise(solved: SolvedPoint) -> float:
     A change dJ of the Jacobian changes what an error of the map moves the point by, dx, by ``(I - J)^-1 dJ dx``.
     """
     response, scale = solved.response, solved.map_.scales(solved.found.point)
-    inverse = np.linalg.pinv((np.eye(len(scale)) - response.jacobian) * scale / scale[:, None])
-    moved = inverse @ (solved.measured.moved.images / scale).T
-    changed = inverse @ (response.noise * scale / scale[:, None]) @ moved
-    return float(np.linalg.norm(changed) / np.linalg.norm(moved))
+    moved = response_to(solved.measured.moved.images, response.jacobian, scale)
+    rows = np.einsum("sij,nj->sni", response.noise, moved).reshape(-1, len(scale))
+    changed = response_to(rows, response.jacobian, scale)
+    return float(np.linalg.norm(changed / scale) / np.linalg.norm(moved / scale))
 
 
 def still_known(run: Run, map_: StateEvolution, found: FixedPoint, response: Response) -> Response | None:

@@ -151,7 +151,7 @@ class Run:
         for turn in rounds:
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 return found
-            if (map_.thorough or self._stands(map_, found)) and map_.spot_check(found.point, MISSED * error):
+            if self._stands(map_, found) and map_.spot_check(found.point, MISSED * error):
                 return found
             if self.late:
                 return replace(found, status=Status.iteration_limit)

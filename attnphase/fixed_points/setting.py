@@ -11,7 +11,7 @@ from typing import Any
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexity
-from attnphase.problem.entries import entry_of, is_share, value_of
+from attnphase.problem.entries import entry_of, get, is_share, value_of
 from attnphase.problem.problem import Problem
 
 __all__ = ["Setting", "field_value", "increasing", "setting_of", "start_of", "start_value", "tuned_range"]
@@ -33,9 +33,7 @@ def field_value(problem: Problem, name: str) -> float:
         raise ProblemError(name, f"{name} says how the problem is solved: name a field of what is solved.")
     value = getattr(getattr(problem, section, None), key, None)
     if value is None:  # an entry of a ready-made law
-        value = problem.to_dict()
-        for part in whole.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
+        value = get(problem.to_dict(), whole)
     if index is not None and (value is not None or is_share(name)):
         value = value_of(problem, name)
     if value is None:

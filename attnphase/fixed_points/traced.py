@@ -26,6 +26,7 @@ from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.copies import RESOLVED
+from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.metrics import metric_means
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
@@ -212,7 +213,9 @@ def traced(
             return [part]
         where = f"{name} = {value:.4g}"
         lost = lost or f"a small order parameter grows at {where}, but the {branch} branch was not found there"
-    if not np.isfinite(_led(setting.at(values[0]), branch, between, settings, lambda *_: False)[1].residual):
+    _, map_, start = _at_start(setting.at(values[0]), branch, between, settings)
+    map_.lift = True
+    if map_(start) is None:
         lost = f"the {branch} branch was not looked for, as its start cannot be evaluated"
     if lost is not None:
         return Threshold.absent(Outcome.unsettled, lost)
@@ -286,16 +289,24 @@ def _led(
     until: Callable[[Overlaps, Overlaps], bool],
 ) -> tuple[Overlaps, FixedPoint]:
     """Likewise, or to where `until` says of a point and its image that they are enough; and how the iteration ended."""
-    start, system = initial_overlaps(setting.problem, branch), system_of(setting.problem, settings)
-    family = family_of(setting, branch, start, between, settings)
-    run = Run(system, setting.alpha, settings, family.sector)
-    map_ = run.map(family.rules.first())
+    run, map_, start = _at_start(setting, branch, between, settings)
 
     def enough(x: Array, image: Array) -> bool:
         return until(map_.unpack(x), map_.unpack(image))
 
-    found = run.coarse(map_, map_.pack(start), _ROUGHLY, enough)
+    found = run.coarse(map_, start, _ROUGHLY, enough)
     return map_.unpack(found.point), found
+
+
+def _at_start(
+    setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings
+) -> tuple[Run, StateEvolution, Array]:
+    """An iteration under the first rule: its stages, its map, and the informed start."""
+    start, system = initial_overlaps(setting.problem, branch), system_of(setting.problem, settings)
+    family = family_of(setting, branch, start, between, settings)
+    run = Run(system, setting.alpha, settings, family.sector)
+    map_ = run.map(family.rules.first())
+    return run, map_, map_.pack(start)
 
 
 def _places(between: tuple[float, float]) -> list[float]:

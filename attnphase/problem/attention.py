@@ -57,7 +57,7 @@ class Teacher:
     score
         The function of one row of logits: ``"softmax"``, ``"linear"``, ``"relu"``, ``"sigmoid"``, ``"softmax1"``
         (denominator plus one), a formula in the entry's own logit ``z``, the user's
-        ``"module:attribute"``, or a function of a list of logits, which the problem calls once and
+        ``"module:attribute"``, or a function of a list of logits, which the problem
         replaces by the resulting formula.
     rank
         Number t of columns of Q⋆, from 1 to 8.
@@ -175,7 +175,7 @@ class Student:
     score
         The function of one row of logits: ``"softmax"``, ``"linear"``, ``"relu"``, ``"sigmoid"``, ``"softmax1"``
         (denominator plus one), a formula in the entry's own logit ``z``, the user's
-        ``"module:attribute"``, or a function of a list of logits, which the problem calls once and
+        ``"module:attribute"``, or a function of a list of logits, which the problem
         replaces by the resulting formula.
     rank
         Number r of columns of Q (and of K), from 1 to 8.

@@ -44,7 +44,7 @@ class Loss:
         teacher's ``k`` (L, t), the labels' ``noise`` (L, L) of variance ``teacher.noise``, the
         numbers ``c`` (L) of the tokens' clusters, from 0, and the products of the weights' columns,
         ``Q`` = WᵀW/d (r, r). ``h0_1`` is ``h[0, 1]``; of one entry, ``h`` is a number. Or a function
-        ``loss(h, k, noise, c, Q)`` of such arrays, which the problem calls once, with SymPy symbols, and
+        ``loss(h, k, noise, c, Q)`` of such arrays, which the problem calls with SymPy symbols and
         replaces by the resulting formula. The loss must be finite for all fields and must not fall as
         fast as minus their square. ``sign`` of the student's fields is refused, since the loss would
         jump.
@@ -54,8 +54,8 @@ class Loss:
     trained
         Parameters that are trained together with the weights, and their penalties: formulas that are
         added to the objective divided by d, such as ``{"b": "0.02*b**2"}``, or ``"0"``. Training begins
-        at their values in ``parameters``. A penalty may be a function of its parameter, which the
-        problem calls once.
+        at their values in ``parameters``, or for a function at its defaults. A penalty may be a
+        function of its parameter, which becomes a formula.
 
     Raises
     ------

@@ -21,7 +21,7 @@ class Metrics(Mapping[str, str]):
     A formula has the names and functions of ``loss.expression``: the student's fields ``h``, the teacher's ``k``
     without noise, the labels' ``noise`` of variance ``teacher.noise``, the numbers ``c`` of the clusters, and those of
     ``loss.parameters``. It may jump in all of them, as ``(1 - sign(h*k))/2`` does, but must be finite. It may
-    be given as a function of these arrays and numbers, by name: the problem calls it once, and keeps the formula.
+    be given as a function of these arrays and numbers, by name: the problem keeps the resulting formula.
     """
 
     _formulas: tuple[tuple[str, str], ...] = ()

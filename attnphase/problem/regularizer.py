@@ -51,7 +51,7 @@ class Regularizer:
     expression
         For ``"expression"``: a convex function of one weight ``w``, such as
         ``"0.01*sqrt(w**2 + 0.1)"``, summed over all weights. Or a function of ``w``, which the problem
-        calls once and replaces by the resulting formula.
+        replaces by the resulting formula.
     prox
         For ``"prox"``: ``"module:function"``, the proximal operator prox(v, step) of an even convex
         function, vectorised over v of shape (..., r).

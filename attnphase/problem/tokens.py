@@ -83,7 +83,7 @@ class Tokens:
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
     density
         A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters, or a function
-        of these arrays, which the problem calls once and replaces by the resulting formula: the density
+        of these arrays, which the problem replaces by the resulting formula: the density
         of k given c, divided by the Gaussian density. The tokens change only along the teacher's
         weights. The mean of the formula over the Gaussian k must be 1 for every choice of clusters,
         which is checked when the problem is solved.

@@ -359,7 +359,7 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
             most /= orders.panels * len(bundle.weights)
             most += _ROUNDING * system.units.energy * float(bundle.weights.mean())
         nearest = np.minimum(np.maximum(left, 0.0), right)  # to zero
-        told = defects > _ROUNDING * np.abs(pieces.ends[..., 1]).max(axis=1)  # far outside any domain nothing is
+        told = defects > _ROUNDING * np.abs(pieces.ends[..., 1]).max(axis=1)  # large energies round by more
         open_ = told & (defects * outer * _density(nearest) > most) & (right - left > _LOCATED)
         done.append(((~open_).repeat(len(x)), pieces.lines.repeat(len(x)), places.ravel(), weights.ravel(), *found))
         which = open_.nonzero()[0]

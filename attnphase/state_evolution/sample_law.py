@@ -238,10 +238,9 @@ class WeightedLaw(SampleLaw):
 
         Under a density of one everywhere they are not wider, so that it changes nothing.
         """
-        plain, shares = self.drawn(configuration, zeta)
-        if np.ptp(shares) <= RELATIVE_TOLERANCE:
-            return plain, shares
         wide, shares = self.drawn(configuration, np.sqrt(2) * zeta)
+        if np.ptp(shares) <= RELATIVE_TOLERANCE:
+            return self.drawn(configuration, zeta)
         return wide, shares * np.exp((np.log(2) - zeta**2).sum(axis=(1, 2)) / 2)
 
     def unchanged(self, order: Sequence[int], turn: Array) -> bool:
