@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.theories.bayes_optimal.coordinates import Coordinates
 from attnphase.theories.bayes_optimal.evolution import Evolution, joined
 from attnphase.theories.bayes_optimal.labels import Labels
 
-__all__ = ["Growth", "Sector", "first_instability", "growth"]
+__all__ = ["KICK", "Growth", "Sector", "first_instability", "growth", "told_apart"]
+
+KICK = 0.1  # by which the columns are told apart, relative to what is known
 
 _STEP, _STEP_OF_JUMPS = 0.004, 0.05  # of what is unknown; where draws have labels that jump
 _EVERY = 3  # points of a curve that are looked at
@@ -74,6 +78,18 @@ class Sector:
         """The part of q, or of a change of it, that the sector holds."""
         q = self.known @ q @ self.known
         return np.asarray(np.mean([g @ q @ g.T for g in self.group], axis=0))
+
+    def has(self, V: Array) -> bool:
+        """Whether it holds a point."""
+        return bool(np.abs(self.hold(V) - V).max() <= _ALIKE * np.abs(self.rho - V).max())
+
+
+def told_apart(rho: Array) -> Array:
+    """V of another known share in every direction, none of them an axis."""
+    root, rank = Coordinates(rho).root(), rho.shape[-1]
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0]
+    shares = np.arange(1, rank + 1) / (rank + 1)
+    return root @ ((turn * shares) @ turn.T) @ root
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +158,7 @@ def growth(evolution: Evolution, alpha: float, V: Array, sector: Sector) -> Grow
 def first_instability(
     coarse: Evolution,
     fine: Evolution,
-    curve: list[tuple[float, float, Array, Array]],
+    curve: Iterable[tuple[float, float, Array, Array]],
     at_share: Callable[[Evolution, float, Array], tuple[float, float, Array, Array]],
     sector: Sector,
 ) -> tuple[float, float, Array] | None:
@@ -152,8 +168,8 @@ def first_instability(
     ----------
     coarse, fine : Evolution
         That of the curve, and one for two points on both sides of the one that is found on it.
-    curve : list
-        Of points: share known, alpha, alphas of the replicates, V.
+    curve : iterable
+        Of points: share known, alpha, alphas of the replicates, V. None beyond the first unstable one is taken.
     at_share : callable
         The point at a share, from V near it.
     sector : Sector
@@ -165,7 +181,7 @@ def first_instability(
         None where all points are stable, or the first one is not.
     """
     found, reach = list[tuple[tuple[float, float, Array, Array], Growth]](), sector.reach
-    for point in curve[::_EVERY]:
+    for point in islice(curve, 0, None, _EVERY):
         found.append((point, growth(coarse, point[1], point[3], sector)))
         if found[-1][1].value > 1:
             break

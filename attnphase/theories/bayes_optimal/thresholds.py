@@ -8,9 +8,8 @@ recovery where the labels are even; where it falls, the uninformed fixed point j
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.fibres import Fibres
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import PosteriorModel
-from attnphase.theories.bayes_optimal.specialisation import Sector, first_instability
+from attnphase.theories.bayes_optimal.specialisation import KICK, Sector, first_instability, told_apart
 
 __all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
 
@@ -114,7 +113,7 @@ def bayes_optimal_thresholds(
     times = max(points // evolution.points, 1)
     fine = _finer(model, evolution, min(times, _FINER) if max_nodes is None else times)
     callback("the curve of fixed points")
-    curve = _curve(evolution, callback)
+    specialisation, curve = _specialisation(evolution, fine, callback)
     highest = _summit(evolution, curve)
     end = curve[-1]
     if highest is None:
@@ -132,7 +131,7 @@ def bayes_optimal_thresholds(
         perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
     return {
         "weak_recovery": weak,
-        "specialisation": _specialisation(evolution, fine, curve, callback),
+        "specialisation": specialisation,
         "algorithmic": algorithmic,
         "information_theoretic": theoretic,
         "perfect_recovery": perfect,
@@ -154,42 +153,52 @@ def _error(values: Array) -> float:
 
 
 def _specialisation(
-    evolution: Evolution, fine: Evolution, curve: list[PointAtShare], callback: Callback
-) -> BayesOptimalThreshold:
-    """Where the uninformed fixed point becomes unstable before it jumps."""
-    nan = float("nan")
-    if evolution.rho.shape[1] == 1:
-        return BayesOptimalThreshold(nan, nan, "one column has no other to be told apart from")
-    if evolution.round:
-        return BayesOptimalThreshold(nan, nan, "the sums know no direction of the columns")
-    callback("stability along the curve")
+    evolution: Evolution, fine: Evolution, callback: Callback
+) -> tuple[BayesOptimalThreshold, list[PointAtShare]]:
+    """Where the uninformed fixed point becomes unstable before it jumps, and the curve that it follows.
+
+    A curve that keeps its symmetry goes on beyond that place, where no iteration follows it: from there on points begin
+    without the symmetry.
+    """
+
+    def without(reason: str) -> tuple[BayesOptimalThreshold, list[PointAtShare]]:
+        return BayesOptimalThreshold(float("nan"), float("nan"), reason), list(_points(evolution, callback))
 
     def plain(point: PointAtShare) -> tuple[float, float, Array, Array]:
         return point.share, point.alpha, point.alphas, point.V
 
-    sector = Sector.of(evolution, curve[0].V)
+    def rising(sector: Sector) -> Iterator[tuple[float, float, Array, Array]]:
+        for point in _points(evolution, callback, sector):
+            if held and _falls(held[-1], point):
+                return
+            held.append(point)
+            yield plain(point)
+
+    held = list[PointAtShare]()
+    if evolution.rho.shape[1] == 1:
+        return without("one column has no other to be told apart from")
+    if evolution.round:
+        return without("the sums know no direction of the columns")
+    sector = Sector.of(evolution, _point_at_share(evolution, _shares(evolution)[0], evolution.rho).V)
     if sector.trivial:
-        return BayesOptimalThreshold(nan, nan, "the uninformed fixed point breaks all symmetries from the first")
-    held = _curve(evolution, callback, sector)
-    pairs = list(pairwise(held))
-    errors = [_error(after.alphas - before.alphas) for before, after in pairs]
-    steps = [after.alpha - before.alpha for before, after in pairs]
-    falls = np.flatnonzero(np.array(steps) < -ERRORS * np.array(errors))
-    rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
+        return without("the uninformed fixed point breaks all symmetries from the first")
     found = first_instability(
         evolution,
         fine,
-        rising,
+        rising(sector),
         lambda which, share, V: plain(_point_at_share(which, share, V, sector)),
         sector,
     )
     if found is None:
-        return BayesOptimalThreshold(nan, nan, "no point of the curve separates stable from unstable ones")
+        return without("no point of the curve separates stable from unstable ones")
     alpha, error, V = found
     rho = evolution.rho
     known = np.linalg.eigvalsh((rho - V)[0]) / np.trace(rho[0]) * len(rho[0])
     shares = ", ".join(f"{share:.4f}" for share in known)
-    return BayesOptimalThreshold(alpha, error, f"the fixed point whose directions have the shares {shares} is unstable")
+    statement = f"the fixed point whose directions have the shares {shares} is unstable"
+    below = [point for point in held if point.share < _known(evolution, V)]
+    beyond = _points(evolution, callback, sector, V)
+    return BayesOptimalThreshold(alpha, error, statement), [*below, *beyond]
 
 
 def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
@@ -268,36 +277,58 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
     return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
 
 
-def _curve(evolution: Evolution, callback: Callback = silent, sector: Sector | None = None) -> list[PointAtShare]:
-    """Fixed points along the share that is known."""
-    known = (
-        1
-        - np.trace(evolution.overlaps(np.zeros_like(evolution.rho))[1], axis1=1, axis2=2).sum()
-        / np.trace(evolution.rho, axis1=1, axis2=2).sum()
-    )
+def _known(evolution: Evolution, V: Array) -> float:
+    """Share of the fields' variance that is known."""
+    return float(1 - np.trace(V.sum(axis=0)) / np.trace(evolution.rho.sum(axis=0)))
+
+
+def _shares(evolution: Evolution) -> Array:
+    """Shares of what can be known at which a curve has its points."""
+    known = _known(evolution, evolution.overlaps(np.zeros_like(evolution.rho))[1])
     highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
     if evolution.prior.is_discrete:  # what is all but known may lie beyond
         least = _RESOLVED * evolution.channel.resolution / float(evolution.rho.min(axis=0).diagonal().min())
         highest = max(min(_HIGHEST, 1 - least), highest)
     first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
-    shares = (1.0 if sector is None else sector.reach) / (1 + np.exp(-np.linspace(first, last, _SHARES)))
-    points, V = [], (1 - shares[0]) * evolution.rho
+    return 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
+
+
+def _points(
+    evolution: Evolution, callback: Callback = silent, sector: Sector | None = None, left: Array | None = None
+) -> Iterator[PointAtShare]:
+    """Fixed points along the share that is known, all of a sector; or beyond the point V where they leave it.
+
+    There a point that is still in the sector is told apart before its maps, which lead away from it.
+    """
+    shares = _shares(evolution)
+    if sector is not None and left is None:
+        shares = sector.reach * shares
+    V = (1 - shares[0]) * evolution.rho if left is None else left
     for number, share in enumerate(shares):
+        if left is not None and share <= _known(evolution, left):
+            continue
         callback(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
-        point = _point_at_share(evolution, float(share), V, sector)
+        if sector is not None and left is not None and sector.has(V):
+            V = V + KICK * (_scaled(evolution.rho, told_apart(evolution.rho), float(share)) - V)
+        point = _point_at_share(evolution, float(share), V, sector if left is None else None)
         if not np.isfinite(point.alpha):
-            break
-        points.append(point)
+            return
+        yield point
         V = point.V
-    return points
+
+
+def _falls(before: PointAtShare, after: PointAtShare) -> bool:
+    """Whether alpha falls between two points by more than their error."""
+    return after.alpha - before.alpha < -ERRORS * _error(after.alphas - before.alphas)
 
 
 def _summit(evolution: Evolution, curve: list[PointAtShare]) -> PointAtShare | None:
     """Where alpha first falls along the curve by more than its error."""
     alphas = np.array([point.alpha for point in curve])
     for i in range(1, len(curve) - 1):
-        lowest = alphas[i:].min()
-        if alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i] and lowest < alphas[i] * (1 - _JUMP):
+        lowest = curve[i + int(np.argmin(alphas[i:]))]
+        rises = alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i]
+        if rises and lowest.alpha < alphas[i] * (1 - _JUMP) and _falls(curve[i], lowest):
             before, here, after = curve[i - 1 : i + 2]
             found: Any = minimize_scalar(
                 lambda s, V=here.V: -_point_at_share(evolution, float(s), V).alpha,
