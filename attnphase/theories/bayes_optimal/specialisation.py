@@ -13,7 +13,7 @@ from attnphase.theories.bayes_optimal.coordinates import Coordinates
 from attnphase.theories.bayes_optimal.evolution import Evolution, joined
 from attnphase.theories.bayes_optimal.labels import Labels
 
-__all__ = ["KICK", "Growth", "Sector", "first_instability", "growth", "told_apart"]
+__all__ = ["KICK", "Growth", "PointAtShare", "Sector", "first_instability", "growth", "told_apart"]
 
 KICK = 0.1  # by which the columns are told apart, relative to what is known
 
@@ -93,6 +93,29 @@ def told_apart(rho: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class PointAtShare:
+    """A fixed point with a given share known.
+
+    Attributes
+    ----------
+    share, alpha : float
+    alphas : (S,) array
+        Of the replicates by themselves.
+    free_entropies : (S,) array
+    slope : float
+        Derivative of the free entropy in alpha: the mean logarithm of the evidence.
+    V : (P, t, t) array
+    """
+
+    share: float
+    alpha: float
+    alphas: Array
+    free_entropies: Array
+    slope: float
+    V: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Growth:
     """Largest eigenvalue of the map's Jacobian at a fixed point.
 
@@ -158,8 +181,8 @@ def growth(evolution: Evolution, alpha: float, V: Array, sector: Sector) -> Grow
 def first_instability(
     coarse: Evolution,
     fine: Evolution,
-    curve: Iterable[tuple[float, float, Array, Array]],
-    at_share: Callable[[Evolution, float, Array], tuple[float, float, Array, Array]],
+    curve: Iterable[PointAtShare],
+    at_share: Callable[[Evolution, float, Array], PointAtShare],
     sector: Sector,
 ) -> tuple[float, float, Array] | None:
     """The sample complexity of the first unstable point of a curve along which alpha rises, its error, and V there.
@@ -169,7 +192,7 @@ def first_instability(
     coarse, fine : Evolution
         That of the curve, and one for two points on both sides of the one that is found on it.
     curve : iterable
-        Of points: share known, alpha, alphas of the replicates, V. None beyond the first unstable one is taken.
+        Of points, of which none beyond the first unstable one is taken.
     at_share : callable
         The point at a share, from V near it.
     sector : Sector
@@ -180,32 +203,32 @@ def first_instability(
     tuple or None
         None where all points are stable, or the first one is not.
     """
-    found, reach = list[tuple[tuple[float, float, Array, Array], Growth]](), sector.reach
+    found, reach = list[tuple[PointAtShare, Growth]](), sector.reach
     for point in islice(curve, 0, None, _EVERY):
-        found.append((point, growth(coarse, point[1], point[3], sector)))
+        found.append((point, growth(coarse, point.alpha, point.V, sector)))
         if found[-1][1].value > 1:
             break
     if len(found) < 2 or found[-1][1].value <= 1:
         return None
     pair = found[-2:]
     for _ in range(_REFINED):
-        share = reach * _share(_between([(point[0] / reach, one.value) for point, one in pair]))
-        middle = at_share(coarse, share, pair[0][0][3])
-        between = growth(coarse, middle[1], middle[3], sector)
+        share = reach * _share(_between([(point.share / reach, one.value) for point, one in pair]))
+        middle = at_share(coarse, share, pair[0][0].V)
+        between = growth(coarse, middle.alpha, middle.V, sector)
         pair[int(between.value > 1)] = middle, between
-    odds = _between([(point[0] / reach, one.value) for point, one in pair])
-    points = [at_share(fine, reach * _share(odds + side * _APART), pair[0][0][3]) for side in (-1, 1)]
-    values = [growth(fine, point[1], point[3], sector) for point in points]
+    odds = _between([(point.share / reach, one.value) for point, one in pair])
+    points = [at_share(fine, reach * _share(odds + side * _APART), pair[0][0].V) for side in (-1, 1)]
+    values = [growth(fine, point.alpha, point.V, sector) for point in points]
     (low, high), (below, above) = points, values
-    slope = (high[1] - low[1]) / (above.value - below.value)
+    slope = (high.alpha - low.alpha) / (above.value - below.value)
     weight = (1 - below.value) / (above.value - below.value)
     each = [one.each - one.each.mean() for one in values]
-    alphas = [point[2] - point[2].mean() for point in points]
+    alphas = [point.alphas - point.alphas.mean() for point in points]
     moved = (1 - weight) * (alphas[0] - slope * each[0]) + weight * (alphas[1] - slope * each[1])
-    V = low[3] + weight * (high[3] - low[3])
+    V = low.V + weight * (high.V - low.V)
     truncation = slope * ((1 - weight) * below.truncation + weight * above.truncation)
     error = float(np.hypot(moved.std(ddof=1) / np.sqrt(len(moved)), truncation))
-    return low[1] + slope * (1 - below.value), error, V
+    return low.alpha + slope * (1 - below.value), error, V
 
 
 def _odds(share: float) -> float:

@@ -22,9 +22,9 @@ from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.fibres import Fibres
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import PosteriorModel
-from attnphase.theories.bayes_optimal.specialisation import KICK, Sector, first_instability, told_apart
+from attnphase.theories.bayes_optimal.specialisation import KICK, PointAtShare, Sector, first_instability, told_apart
 
-__all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
+__all__ = ["BayesOptimalThreshold", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
 _ON_CURVE = {Fibres: 64, Labels: 128}  # nodes in a replicate, of channels whose nodes are dear
@@ -56,29 +56,6 @@ class BayesOptimalThreshold:
     alpha: float
     standard_error: float
     statement: str
-
-
-@dataclass(frozen=True, eq=False)
-class PointAtShare:
-    """A fixed point with a given share known.
-
-    Attributes
-    ----------
-    share, alpha : float
-    alphas : (S,) array
-        Of the replicates by themselves.
-    free_entropies : (S,) array
-    slope : float
-        Derivative of the free entropy in alpha: the mean logarithm of the evidence.
-    V : (P, t, t) array
-    """
-
-    share: float
-    alpha: float
-    alphas: Array
-    free_entropies: Array
-    slope: float
-    V: Array
 
 
 def bayes_optimal_thresholds(
@@ -164,15 +141,12 @@ def _specialisation(
     def without(reason: str) -> tuple[BayesOptimalThreshold, list[PointAtShare]]:
         return BayesOptimalThreshold(float("nan"), float("nan"), reason), list(_points(evolution, callback))
 
-    def plain(point: PointAtShare) -> tuple[float, float, Array, Array]:
-        return point.share, point.alpha, point.alphas, point.V
-
-    def rising(sector: Sector) -> Iterator[tuple[float, float, Array, Array]]:
+    def rising(sector: Sector) -> Iterator[PointAtShare]:
         for point in _points(evolution, callback, sector):
             if held and _falls(held[-1], point):
                 return
             held.append(point)
-            yield plain(point)
+            yield point
 
     held = list[PointAtShare]()
     if evolution.rho.shape[1] == 1:
@@ -186,7 +160,7 @@ def _specialisation(
         evolution,
         fine,
         rising(sector),
-        lambda which, share, V: plain(_point_at_share(which, share, V, sector)),
+        lambda which, share, V: _point_at_share(which, share, V, sector),
         sector,
     )
     if found is None:
