@@ -36,6 +36,7 @@ _HIGHEST, _HIGHEST_WITH_NOISE = 1 - 1e-10, 0.999
 _EVEN = 1e-10  # mean square of E[k | Y] below which it is zero: places of jumps are known to rounding
 _RESOLVED = 10.0  # times the least V that the channel resolves
 _CONVERGED, _MAX_MAPS = 1e-6, 60
+_SETTLED = 0.1  # of alpha's error, of points that no symmetry holds
 _JUMP = 1e-3  # relative fall of alpha that counts
 _KNOWN = 1e-12  # share of V where the fields count as known
 _CERTAIN = 1e-6  # mean logarithm of the evidence there, below which the fields determine the labels
@@ -89,7 +90,7 @@ def bayes_optimal_thresholds(
         evolution = model.evolution(min(points, _ON_CURVE.get(type(model.channel), points)))
     times = max(points // evolution.points, 1)
     fine = _finer(model, evolution, min(times, _FINER) if max_nodes is None else times)
-    callback("the curve of fixed points")
+    callback(f"weak recovery at {weak.alpha:.4g}, the curve of fixed points")
     specialisation, curve = _specialisation(evolution, fine, callback)
     highest = _summit(evolution, curve)
     end = curve[-1]
@@ -196,8 +197,14 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
     return BayesOptimalThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
 
 
-def _point_at_share(evolution: Evolution, share: float, V: Array, sector: Sector | None = None) -> PointAtShare:
-    """The fixed point with a share known, from a point near it."""
+def _point_at_share(
+    evolution: Evolution, share: float, V: Array, sector: Sector | None = None, least: float = 0.0
+) -> PointAtShare:
+    """The fixed point with a share known, from a point near it.
+
+    Maps may turn a point of no preferred direction without an end.  It is enough if all that are left would change
+    alpha by less than a part of its error, each as much as the last.
+    """
     rho = evolution.rho
     V, last = _scaled(rho, V if sector is None else sector.hold(V), share), 0.0
     for maps in range(_MAX_MAPS):
@@ -210,10 +217,13 @@ def _point_at_share(evolution: Evolution, share: float, V: Array, sector: Sector
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
         image = image if sector is None else sector.hold(image)
         moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * np.abs(rho - V).max()
-        if not moved or alpha == last or maps == _MAX_MAPS - 1:
+        left = _MAX_MAPS - 1 - maps
+        if not (moved and left) or alpha == last:
+            break
+        if least and left * abs(alpha - last) <= least * _error(_alphas(evolution, each, share)):
             break
         last, V = alpha, image
-    alphas = np.array([_alpha(evolution, one, share) for one in each])  # pyright: ignore[reportPossiblyUnboundVariable]
+    alphas = _alphas(evolution, each, share)  # pyright: ignore[reportPossiblyUnboundVariable]
     entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
     slope = float(moments.log_evidence.mean())  # pyright: ignore[reportPossiblyUnboundVariable]
     return PointAtShare(share, alpha, alphas, entropies, slope, V)  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -233,6 +243,11 @@ def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
     if excess(low) < 0 or excess(high) > 0:
         return float("nan")
     return float(np.exp(_root(excess, low, high)))
+
+
+def _alphas(evolution: Evolution, q_hats: Array, share: float) -> Array:
+    """As above, of the replicates."""
+    return np.array([_alpha(evolution, one, share) for one in q_hats])
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -284,7 +299,8 @@ def _points(
         callback(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
         if sector is not None and left is not None and sector.has(V):
             V = V + KICK * (_scaled(evolution.rho, told_apart(evolution.rho), float(share)) - V)
-        point = _point_at_share(evolution, float(share), V, sector if left is None else None)
+        beyond = left is not None
+        point = _point_at_share(evolution, float(share), V, None if beyond else sector, _SETTLED if beyond else 0.0)
         if not np.isfinite(point.alpha):
             return
         yield point
