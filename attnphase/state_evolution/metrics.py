@@ -7,12 +7,13 @@ counts at a jump: in a single field all scramblings may have the same number of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS
+from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS, Refinement
 from attnphase.integration.rules import sobol
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
@@ -28,10 +29,11 @@ from attnphase.state_evolution.system import System
 with loaded_on_use(__name__):
     from derivations.models import metrics
 
-__all__ = ["metric_means", "metrics_at"]
+__all__ = ["TRIAL", "metric_means", "metrics_at", "points_enough"]
 
 _AT_ONCE = 8192  # nodes that are computed together, those of whole replicates
 _STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the seed alone
+TRIAL = 1  # stream of the points that only tell how many are needed
 
 
 def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: int, *stream: int) -> Array:
@@ -129,14 +131,31 @@ def metrics_at(
     )
 
 
+def points_enough(rules: Refinement, relative_error: Callable[[int], float]) -> int:
+    """How many points a replicate needs for the error asked for, where these give one; they are for this alone.
+
+    An error that is small by chance ends the search. So means and errors are taken from other points.
+    """
+    points = min(SINGLE_POINTS, rules.most_points)
+    while points < rules.most_points:
+        relative = relative_error(points)
+        if not relative > rules.asked.standard_error:
+            break
+        points = min(points * rules.growth(relative), rules.most_points)
+    return points
+
+
 def _fine_enough(system: System, overlaps: Overlaps, max_nodes: int) -> tuple[Array, Array]:
     """Means of the metrics per replicate (S, M), by as many points as the error asked for needs; errors (E, M)."""
-    rules, points = system.refinement(max_nodes), min(SINGLE_POINTS, max_nodes // REPLICATES or 1)
-    while True:
-        values, sizes, jumps = metric_means(system.problem, system.sample_law, overlaps, points).swapaxes(0, 1)
-        rows = np.vstack([rows_of(values), np.diag(np.sqrt(jumps.mean(axis=0) / len(jumps)))])
+
+    def measured(points: int, *stream: int) -> tuple[Array, Array, Array]:
+        values, sizes, jumps = metric_means(problem, law, overlaps, points, *stream).swapaxes(0, 1)
+        return values, np.vstack([rows_of(values), np.diag(np.sqrt(jumps.mean(axis=0) / len(jumps)))]), sizes
+
+    def relative_error(points: int) -> float:
+        _, rows, sizes = measured(points, TRIAL)
         errors = np.sqrt((rows**2).sum(axis=0))
-        relative = float(np.max(errors / np.maximum(sizes.mean(axis=0), np.finfo(float).tiny)))
-        if not relative > rules.asked.standard_error or points >= rules.most_points:
-            return values, rows
-        points = min(points * rules.growth(relative), rules.most_points)
+        return float(np.max(errors / np.maximum(sizes.mean(axis=0), np.finfo(float).tiny)))
+
+    problem, law = system.problem, system.sample_law
+    return measured(points_enough(system.refinement(max_nodes), relative_error))[:2]

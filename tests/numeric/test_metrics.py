@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from attnphase.checks.comparison import compare
 from attnphase.data.build import from_points, from_runs
 from attnphase.data.variables import EXPERIMENT_VARIABLES, with_own
 from attnphase.errors import CompareError, ProblemError
+from attnphase.fixed_points import metric_slopes
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution import metrics
 from attnphase.state_evolution.metrics import metric_means
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
@@ -38,6 +41,9 @@ LOGISTIC = Problem.from_dict(
         "metrics": {"wrong": "(1 - sign(h*k))/2", "square": "(h - k)**2", "loss": "softplus(-sign(k)*h)"},
     }
 )
+
+
+OVERLAPS = Overlaps(*(np.full((1, 1, 1), x) for x in (0.9, 1.1, 0.0, 0.45)))
 
 
 def closed_forms(values: Mapping[str, Any]) -> dict[str, float]:
@@ -72,6 +78,39 @@ def test_stated_errors_of_metrics(rule: str, nodes: int | None, asked: float):
     assert_calibrated(np.array(deviations), np.array(errors), 16)
     # of few nodes of the map, or of few points of the metric: the other part is below 3e-4
     assert np.sqrt((np.array(errors)[:, 0] ** 2).mean()) > 1e-3 * exact["wrong"]
+
+
+def means_by_chance(trial: int, points: int, *stream: int) -> Array:
+    """Means (16, 3, 2) about zero whose errors are about those asked for at the first number of points, and sizes."""
+    rng = np.random.default_rng((trial, points, *stream))
+    deviation = 4 * 1e-3 * np.sqrt(1024 / points) * np.array([1.1, 1.3])
+    return np.stack([deviation * rng.normal(size=(16, 2)), np.ones((16, 2)), np.zeros((16, 2))], axis=1)
+
+
+@pytest.mark.parametrize("which", ["means", "slopes"])
+def test_points_that_suffice_by_chance_do_not_make_errors_small(which: str, monkeypatch: pytest.MonkeyPatch):
+    """Of normal replicates; errors of the points that ended the search are a tenth too small."""
+    problem = LOGISTIC.with_fields({"metrics.loss": None, "integration.standard_error": 1e-3})
+    system = System.of(problem)
+    deviations, errors = [], []
+    for trial in range(2000):
+        if which == "means":
+            monkeypatch.setattr(metrics, "metric_means", lambda *args, trial=trial: means_by_chance(trial, *args[3:]))
+            values, rows = metrics._fine_enough(system, OVERLAPS, 2**22)
+            errors.append(np.sqrt((rows**2).sum(axis=0)))
+        else:
+            line = SimpleNamespace(
+                family=SimpleNamespace(map_at=lambda value: SimpleNamespace(system=system)),
+                value=1.0,
+                size=lambda step: 1.0,
+                means=lambda distance, points, trial=trial: means_by_chance(trial, points),
+                difference=lambda step, *args, trial=trial: (means_by_chance(trial, *args)[:, 0], 0.0, (1.0, -1.0)),
+            )
+            values, _, _ = metric_slopes._fine_enough(cast("metric_slopes.Line", line), 2**22)
+            errors.append(values.std(axis=0, ddof=1) / 4)
+        deviations.append(values.mean(axis=0))
+    assert_calibrated(np.array(deviations), np.array(errors), 16)
+    assert 0.5e-3 < np.mean(errors) < 1e-3
 
 
 PAIRS = [{"sigma": 0.9, "mean": [0.4]}, {"sigma": 0.7, "mean": [-0.5]}]
