@@ -129,6 +129,6 @@ def _fine_enough(line: Line, max_nodes: int) -> tuple[Array, Array, tuple[float,
 
     def relative_error(points: int) -> float:
         slopes, jumps, _ = line.difference(step, points, TRIAL)
-        return float(np.max(np.sqrt((rows_of(slopes) ** 2).sum(axis=0) + jumps**2) / size))
+        return float(np.fmax.reduce(np.sqrt((rows_of(slopes) ** 2).sum(axis=0) + jumps**2) / size))
 
     return line.difference(step, points_enough(map_.system.refinement(max_nodes), relative_error))
