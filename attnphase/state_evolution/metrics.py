@@ -103,7 +103,7 @@ class _Sampled:
     @classmethod
     def of(cls, problem: Problem, law: SampleLaw, overlaps: Overlaps) -> _Sampled:
         """Of a problem's metrics."""
-        sizes, parameters = (problem.tokens.length, problem.columns, problem.teacher_columns), problem.loss.numbers
+        sizes, parameters = (problem.tokens.length, problem.columns, problem.teacher_columns), problem.numbers
         function = metrics.metric_function(tuple(problem.metrics.values()), *sizes, tuple(parameters))
         known = parameters | dict(zip(problem.loss.fitted, overlaps.trained, strict=True))
         clusters = np.array([c for _, c in problem.sites], dtype=float)
