@@ -175,9 +175,11 @@ def test_configurations_are_alike_only_if_their_densities_are(uncompiled: None):
     ],
 )
 def test_a_density_that_is_none_is_refused(density: str, says: str):
-    with pytest.raises(ProblemError, match=r"tokens\.density") as caught:
-        solve_point(problem_of(BENT, clusters=SAME, law=INDEPENDENT, density=density), 1.0, "semantic")
-    assert says in str(caught.value)
+    problem = problem_of(BENT, clusters=SAME, law=INDEPENDENT, density=density)
+    for refused in (lambda: solve_point(problem, 1.0, "semantic"), lambda: ap.derive(problem)):
+        with pytest.raises(ProblemError, match=r"tokens\.density") as caught:
+            refused()
+        assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
