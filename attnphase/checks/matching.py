@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ from attnphase.data.reading import problem_of, whole_dict
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import CompareError
 from attnphase.problem.canonical import with_formulas
-from attnphase.problem.entries import get, put
+from attnphase.problem.entries import get, put, with_shares
 from attnphase.problem.problem import Problem
+from attnphase.problem.tables import RELATIVE_TOLERANCE
 
 __all__ = ["at_problem", "point_at", "problem_of_runs"]
 
@@ -90,7 +92,7 @@ def point_at(theory: xr.Dataset, start: str, alpha: float) -> xr.Dataset:
 
 
 def _as_read(problem: Problem) -> dict[str, dict[str, Any]]:
-    return with_formulas(problem, problem.to_dict())
+    return with_formulas(problem, with_shares(problem, problem.to_dict()))
 
 
 def _differences(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any, Any]]:
@@ -103,6 +105,13 @@ def _differences(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> 
 
 
 def _equal(a: object, b: object) -> bool:
+    """Whether values are the same; numbers up to rounding, since one probability of a list changes the others."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_equal(value, b[key]) for key, value in a.items())
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE)
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.array_equal(np.asarray(a), np.asarray(b))
     return a == b

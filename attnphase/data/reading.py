@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attnphase.data.schemas import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.problem.canonical import with_formulas
-from attnphase.problem.entries import put
+from attnphase.problem.entries import put, with_shares
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.problem.schema import as_whole_dict, sections
 
@@ -57,7 +57,8 @@ def whole_dict(problem: Problem) -> dict[str, Any]:
 
     Formulas of the same expression are equal in it.
     """
-    return with_formulas(problem, {name: as_whole_dict(getattr(problem, name)) for name in sections()})
+    whole = with_shares(problem, {name: as_whole_dict(getattr(problem, name)) for name in sections()})
+    return with_formulas(problem, whole)
 
 
 def _at_coordinates(ds: xr.Dataset, there: dict[str, Any]) -> dict[str, Any]:

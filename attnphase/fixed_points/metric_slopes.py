@@ -7,7 +7,6 @@ samples, which are those of `attnphase.state_evolution.metrics`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ from attnphase.fixed_points.family import Family
 from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS
 from attnphase.solvers.differences import finite_difference_jacobian
 from attnphase.state_evolution.errors import SAMPLED_STEP, Response, propagate
-from attnphase.state_evolution.metrics import metric_means
+from attnphase.state_evolution.metrics import TRIAL, metric_means, points_enough
 from attnphase.state_evolution.replicates import rows_of
 
 __all__ = ["Line", "metric_slopes"]
@@ -48,7 +47,7 @@ class Line:
         """The change of the field that moves neither it nor a coordinate by more than a share of its size."""
         return step * min(abs(self.value) or 1.0, 1 / max(float(np.max(np.abs(self.tangent) / self.scales)), 1e-300))
 
-    def means(self, distance: float, points: int, x: Array | None = None) -> Array | None:
+    def means(self, distance: float, points: int, *stream: int, x: Array | None = None) -> Array | None:
         """Means of the metrics at a distance along the line, or at x there, their sizes and jumps, (S, 3, M).
 
         None where the field cannot have the value, or where there are no such overlaps.
@@ -58,22 +57,23 @@ class Line:
             return None
         law, at = map_.system.sample_law, self.x + distance * self.tangent if x is None else x
         overlaps = map_.unpack(at)
-        return metric_means(map_.system.problem, law, overlaps, points) if overlaps.feasible(law.clean_rho) else None
+        feasible = overlaps.feasible(law.clean_rho)
+        return metric_means(map_.system.problem, law, overlaps, points, *stream) if feasible else None
 
     def gradient(self, distance: float) -> Array:
         """Derivatives of the metrics in the coordinates at a distance, (M, D)."""
 
         def mean(x: Array) -> Array | None:
-            found = self.means(distance, SINGLE_POINTS, x)
+            found = self.means(distance, SINGLE_POINTS, x=x)
             return None if found is None else found[:, 0].mean(axis=0)
 
         return finite_difference_jacobian(mean, self.x + distance * self.tangent, self.scales, SAMPLED_STEP)
 
-    def difference(self, size: float, points: int) -> tuple[Array, Array, tuple[float, float]]:
+    def difference(self, size: float, points: int, *stream: int) -> tuple[Array, Array, tuple[float, float]]:
         """Slopes of the metrics per replicate (S, M), the errors (M,) of jumps, and the two distances."""
         found: list[tuple[float, Array]] = []
         for distance in (size, -size, 0.0):
-            means = self.means(distance, points)
+            means = self.means(distance, points, *stream)
             if means is not None:
                 found.append((distance, means))
             if len(found) == 2:
@@ -104,7 +104,7 @@ def metric_slopes(
     """
     map_ = line.family.map_at(line.value)
     assert map_ is not None
-    slopes, jumps, ends = _fine_enough(line, lambda points: line.difference(line.size(SAMPLED_STEP), points), max_nodes)
+    slopes, jumps, ends = _fine_enough(line, max_nodes)
     wide = line.difference(2 * line.size(SAMPLED_STEP), SINGLE_POINTS)[0].mean(axis=0)
     near = line.difference(line.size(SAMPLED_STEP), SINGLE_POINTS)[0].mean(axis=0)
     own = np.vstack([rows_of(slopes), np.diag(jumps), wide - near])
@@ -119,20 +119,16 @@ def metric_slopes(
     return dict(zip(names, change.tolist(), strict=True)), dict(zip(names, errors.tolist(), strict=True))
 
 
-def _fine_enough(
-    line: Line, difference: Callable[[int], tuple[Array, Array, tuple[float, float]]], max_nodes: int
-) -> tuple[Array, Array, tuple[float, float]]:
+def _fine_enough(line: Line, max_nodes: int) -> tuple[Array, Array, tuple[float, float]]:
     """Slopes by as many points as the error asked for needs, relative to the metrics' sizes by the field's."""
-    map_, points = line.family.map_at(line.value), min(SINGLE_POINTS, max_nodes // REPLICATES or 1)
-    sizes = line.means(0.0, points)
+    map_, step = line.family.map_at(line.value), line.size(SAMPLED_STEP)
+    sizes = line.means(0.0, SINGLE_POINTS)
     if map_ is None or sizes is None:
         raise ArithmeticError("the point lies outside the domain")
-    rules, unit = map_.system.refinement(max_nodes), line.size(1.0)
-    size = np.maximum(sizes[:, 1].mean(axis=0), np.finfo(float).tiny) / unit
-    while True:
-        slopes, jumps, ends = difference(points)
-        errors = np.sqrt((rows_of(slopes) ** 2).sum(axis=0) + jumps**2)
-        relative = float(np.max(errors / size))
-        if not relative > rules.asked.standard_error or points >= rules.most_points:
-            return slopes, jumps, ends
-        points = min(points * rules.growth(relative), rules.most_points)
+    size = np.maximum(sizes[:, 1].mean(axis=0), np.finfo(float).tiny) / line.size(1.0)
+
+    def relative_error(points: int) -> float:
+        slopes, jumps, _ = line.difference(step, points, TRIAL)
+        return float(np.fmax.reduce(np.sqrt((rows_of(slopes) ** 2).sum(axis=0) + jumps**2) / size))
+
+    return line.difference(step, points_enough(map_.system.refinement(max_nodes), relative_error))

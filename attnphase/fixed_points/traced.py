@@ -11,6 +11,7 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 
 from attnphase.arrays import Array
+from attnphase.errors import ProblemError
 from attnphase.fixed_points.extended import Extended, held, no_growth
 from attnphase.fixed_points.family import Family, family_of, informed_at, jumps, started
 from attnphase.fixed_points.optimum import METRICS
@@ -141,7 +142,13 @@ class Traced:
     def metric(self, name: str) -> Array:
         """What is measured at the points; a test metric of the user's own by the name that datasets have for it."""
         if name.startswith("metric_"):
-            return self._own_metrics[name.removeprefix("metric_")]
+            own = name.removeprefix("metric_")
+            if not np.isfinite(self._own_metrics[own]).all():
+                raise ProblemError(
+                    f"metrics.{own}",
+                    f"metrics.{own} grows so fast that its square has no mean on the branch: let it grow less.",
+                )
+            return self._own_metrics[own]
         return np.array([one[name] for one in self._measured])
 
     @cached_property

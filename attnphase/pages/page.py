@@ -24,6 +24,7 @@ from derivations.models.foreign import is_of_a_module
 
 with loaded_on_use(__name__):
     from attnphase.spectrum import measure as measures
+    from attnphase.state_evolution import sample_law
     from derivations.algebra import symbols as sym
     from derivations.codegen import bayes_optimal as bayes_optimal_code
     from derivations.codegen import local_problem
@@ -116,7 +117,7 @@ def derive(
     ------
     ProblemError
         `problem` is no `Problem`, `concrete` is neither True nor False, or `limit` is unknown; the limit does not cover
-        the problem, or does not go with `concrete`.
+        the problem, or does not go with `concrete`; ``tokens.density`` is negative somewhere, or its mean is not 1.
 
     Examples
     --------
@@ -132,6 +133,8 @@ def derive(
         )
     if limit == "flow":
         FlowSettings().check(problem)
+    if problem.tokens.density is not None:
+        sample_law.SampleLaw.of(problem, measures.Spectrum.of(problem))  # refuses a density that is none
     if other is not None:
         return other(problem, progress)
     with progress_line(progress, "loading SymPy") as line:

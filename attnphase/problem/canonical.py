@@ -115,7 +115,7 @@ def _formulas(problem: Sections) -> Iterator[tuple[str, str, str]]:
     if loss.text is not None:
         yield "loss.expression", loss.text, _of_fields(loss.text, sizes, numbers)
     for name, text in problem.metrics.items():
-        yield f"metrics.{name}", text, _of_fields(text, sizes, numbers)
+        yield f"metrics.{name}", text, _of_fields(text, sizes, tuple(problem.numbers))
     if tokens.density is not None:
         yield "tokens.density", tokens.density, _of_fields(tokens.density, sizes, tuple(tokens.parameters or {}))
     for name, text in (loss.trained or {}).items():

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnphase.errors import ProblemError
 
-__all__ = ["changed", "entry_of", "get", "is_share", "put", "value_of"]
+__all__ = ["changed", "entry_of", "get", "is_share", "put", "value_of", "with_shares"]
 
 _ENTRY = re.compile(r"([^\[\]]+)\[(\d{1,4})\]")
 _SHARES = {"tokens.law.weights": "tokens.law_weights", "teacher.prior_probabilities": "teacher.prior_probabilities"}
@@ -91,6 +91,15 @@ def get(data: dict[str, Any], name: str) -> Any:
     for part in whole.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value if index is None else value[index] if isinstance(value, list) and index < len(value) else None
+
+
+def with_shares(problem: Any, data: dict[str, Any]) -> dict[str, Any]:
+    """Plain sections of a problem with the lists of probabilities that it need not say, because they are equal."""
+    for name, place in _SHARES.items():
+        values = operator.attrgetter(place)(problem)
+        if values is not None and get(data, name) is None:
+            put(data, name, list(values))
+    return data
 
 
 def _numbers(name: str, values: Any) -> list[Any]:

@@ -63,8 +63,8 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
     clusters = _clusters(problem) if own else ()
     used = set[str]()  # names of the loss's own numbers
     for name, text in problem.metrics.items():
-        metric, held = _check_metric(problem, f"metrics.{name}", text, clusters, loss.numbers)
-        used |= {name for name, x in zip(loss.numbers, held.parameters, strict=True) if metric.has(x)}
+        metric, held = _check_metric(problem, f"metrics.{name}", text, clusters, problem.numbers)
+        used |= {name for name, x in zip(problem.numbers, held.parameters, strict=True) if metric.has(x)}
     if problem.tokens.density is not None:
         _check_density(problem, problem.tokens.density, clusters)
     if loss.text is not None:
@@ -88,15 +88,15 @@ def sections_of_formulas(problem: Sections) -> dict[str, Any]:
     sizes = problem.tokens.length, problem.columns, problem.teacher_columns
     loss, metrics, density = _loss_of_sizes(problem.loss, sizes), problem.metrics, problem.tokens.density
     tokens, regularizer, penalty = problem.tokens, problem.regularizer, problem.regularizer.expression
-    if any(map(callable, metrics.values())):
-        given, names = _arrays(sizes), tuple(loss.numbers)
-        given |= {name: model.parameter_symbol(name) for name in names}
-        given |= {"Q": scalar.norm_array(problem.columns)} if loss.norms else {}
-        metrics = Metrics.of({one: _formula(f"metrics.{one}", it, given, names) for one, it in metrics.items()})
     if callable(density):
         of_tokens = tokens.parameters or {}, ("k", "c"), "tokens.parameters"
         found = _traced("tokens.density", density, sizes, *of_tokens)
         tokens = replace(tokens, density=found.text, parameters=found.parameters or None)
+    if any(map(callable, metrics.values())):
+        given, names = _arrays(sizes), (*loss.numbers, *(tokens.parameters or {}))
+        given |= {name: model.parameter_symbol(name) for name in names}
+        given |= {"Q": scalar.norm_array(problem.columns)} if loss.norms else {}
+        metrics = Metrics.of({one: _formula(f"metrics.{one}", it, given, names) for one, it in metrics.items()})
     if callable(penalty):
         given = {"w": sympy.Symbol("w", real=True)}
         regularizer = replace(regularizer, expression=_formula("regularizer.expression", penalty, given))
@@ -143,9 +143,9 @@ def label_formula(problem: Sections, label: str | Callable[..., Any]) -> str:
     """
     loss = problem.loss
     given = _arrays((problem.tokens.length, problem.columns, problem.teacher_columns))
-    given |= {name: model.parameter_symbol(name) for name in loss.numbers}
-    text = _formula("label", label, given, tuple(loss.numbers))
-    formula, held = _check_metric(problem, "label", text, _clusters(problem), loss.numbers)
+    given |= {name: model.parameter_symbol(name) for name in problem.numbers}
+    text = _formula("label", label, given, tuple(problem.numbers))
+    formula, held = _check_metric(problem, "label", text, _clusters(problem), problem.numbers)
     named = {x: str(x) for x in held.student} | {model.parameter_symbol(name): name for name in loss.fitted}
     _refuse("label", formula, named, "k, noise, c and parameters that are not trained")
     return text

@@ -56,6 +56,11 @@ class Sections:
         return self.teacher.rank + self.loss.value_columns
 
     @property
+    def numbers(self) -> dict[str, float]:
+        """Numbers of the loss and of the tokens' law by name, which metrics may take; of those trained the starts."""
+        return {**self.loss.numbers, **(self.tokens.parameters or {})}
+
+    @property
     def field_noise(self) -> float:
         """Variance of the labels' noise where it is part of the teacher's field, else 0."""
         return self.teacher.noise if self.loss.form.noisy_fields else 0.0

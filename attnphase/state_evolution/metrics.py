@@ -7,12 +7,15 @@ counts at a jump: in a single field all scramblings may have the same number of 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS
+from attnphase.integration.refinement import REPLICATES, SINGLE_POINTS, Refinement
 from attnphase.integration.rules import sobol
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
@@ -28,10 +31,13 @@ from attnphase.state_evolution.system import System
 with loaded_on_use(__name__):
     from derivations.models import metrics
 
-__all__ = ["metric_means", "metrics_at"]
+__all__ = ["TRIAL", "metric_means", "metrics_at", "points_enough"]
 
 _AT_ONCE = 8192  # nodes that are computed together, those of whole replicates
+_TRIED = 256  # directions in which the growth of a metric is tried
+_FAR = float(np.sqrt(np.log(np.finfo(float).max)))  # radius at which the square of the normal density is still a number
 _STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the seed alone
+TRIAL = 1  # stream of the points that only tell how many are needed
 
 
 def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: int, *stream: int) -> Array:
@@ -39,7 +45,8 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
 
     The student's fields are ``h ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``, as at V = 0. N points
     place a jump to 1/N of the probability, so that the mean of a metric that takes two values has at most the standard
-    deviation of their distance over 2N.
+    deviation of their distance over 2N. A metric whose square has no mean, or that has none itself, is NaN: no scatter
+    tells its error.
 
     Parameters
     ----------
@@ -53,33 +60,112 @@ def metric_means(problem: Problem, law: SampleLaw, overlaps: Overlaps, points: i
     *stream : int
         Numbers that tell points apart.
     """
-    length, columns, rank = problem.tokens.length, problem.columns, problem.teacher_columns
-    parameters = problem.loss.numbers
-    function = metrics.metric_function(tuple(problem.metrics.values()), length, columns, rank, tuple(parameters))
-    numbers = np.array([*(parameters | dict(zip(problem.loss.fitted, overlaps.trained, strict=True))).values()])
-    deviation = np.sqrt(problem.teacher.noise) if function.noisy else 0.0
-    student, fields = length * columns, length * (columns + rank)
+    sampled = _Sampled.of(problem, law, overlaps)
     seed = problem.integration.seed, _STREAM, *stream
-    rule = sobol(fields + (length**2 if deviation else 0), student, False, points, REPLICATES, seed)
-    root = matrix_root(law.clean_rho)
-    lift = np.linalg.solve(root, overlaps.theta.mT).mT  # theta rho^-1/2
-    spread, clusters = matrix_root(overlaps.q - lift @ lift.mT), np.array([c for _, c in problem.sites], dtype=float)
+    rule = sobol(sampled.dimensions, sampled.student, False, points, REPLICATES, seed)
     means = np.zeros((REPLICATES, 3, len(problem.metrics)))
     together = max(_AT_ONCE // points, 1)
-    for c, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
+    for c, probability in enumerate(law.probabilities):
         for here in (slice(s, s + together) for s in range(0, REPLICATES, together)):
-            xi, zeta, z = np.split(rule.nodes[here].reshape(-1, rule.nodes.shape[-1]).T, [student, fields])
-            drawn, shares = law.sampled(c, zeta.T.reshape(-1, length, rank))
-            scaled = np.ascontiguousarray(drawn.transpose(1, 2, 0))
-            k = law.means[c, :, :rank, None] + root[sites] @ scaled
-            h = overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, -1)
-            noise = deviation * z if deviation else np.zeros((length**2, xi.shape[1]))
+            *every, shares = sampled(c, rule.nodes[here].reshape(-1, rule.nodes.shape[-1]))
             shares = shares / shares.mean()  # at finite d the mean of a density is not quite one
-            every = (shares * one for one in function(h, k, noise, clusters[sites], numbers))
-            values, jumps = (one.reshape(len(one), -1, points) for one in every)
+            values, jumps = ((shares * one).reshape(len(one), -1, points) for one in every)
             means[here, :2] += probability * np.stack([x.mean(axis=2).T for x in (values, np.abs(values))], axis=1)
             means[here, 2] += (probability * jumps.mean(axis=2).T / (2 * points)) ** 2
+        means[..., sampled.has_no_variance(c, rule.nodes[0, :_TRIED])] = np.nan
     return means
+
+
+@dataclass(frozen=True, eq=False)
+class _Sampled:
+    """The metrics as a function of standard normals.
+
+    Attributes
+    ----------
+    law : SampleLaw
+    overlaps : Overlaps
+    function : MetricFunction
+    numbers : (n,) array
+        Of the loss, by which the metrics are taken.
+    clusters : (P,) array
+        Number of the cluster of every site.
+    deviation : float
+        Of the labels' noise; 0 where no metric has it.
+    """
+
+    law: SampleLaw
+    overlaps: Overlaps
+    function: metrics.MetricFunction
+    numbers: Array
+    clusters: Array
+    deviation: float
+
+    @classmethod
+    def of(cls, problem: Problem, law: SampleLaw, overlaps: Overlaps) -> _Sampled:
+        """Of a problem's metrics."""
+        sizes, parameters = (problem.tokens.length, problem.columns, problem.teacher_columns), problem.numbers
+        function = metrics.metric_function(tuple(problem.metrics.values()), *sizes, tuple(parameters))
+        known = parameters | dict(zip(problem.loss.fitted, overlaps.trained, strict=True))
+        clusters = np.array([c for _, c in problem.sites], dtype=float)
+        deviation = float(np.sqrt(problem.teacher.noise)) if function.noisy else 0.0
+        return cls(law, overlaps, function, np.array([*known.values()]), clusters, deviation)
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """Numbers of tokens, and of the student's and the teacher's fields of each."""
+        return self.law.configurations.shape[1], *self.overlaps.theta.shape[1:]
+
+    @property
+    def student(self) -> int:
+        """Number of the student's fields."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def dimensions(self) -> int:
+        """Number of normals: of the student's and the teacher's fields, and of the noise."""
+        length, columns, rank = self.shape
+        return length * (columns + rank) + (length**2 if self.deviation else 0)
+
+    @cached_property
+    def root(self) -> Array:
+        """Square root of the covariance of k."""
+        return matrix_root(self.law.clean_rho)
+
+    @cached_property
+    def slopes(self) -> tuple[Array, Array]:
+        """How the student's fields depend on their own normals and on those of k: ``theta rho^-1/2``."""
+        lift = np.linalg.solve(self.root, self.overlaps.theta.mT).mT
+        return matrix_root(self.overlaps.q - lift @ lift.mT), np.asarray(lift, dtype=float)
+
+    def __call__(self, configuration: int, normals: Array) -> tuple[Array, Array, Array]:
+        """The metrics (M, N) of normals (N, D) in a configuration, their jumps, and the weights (N,)."""
+        length, columns, rank = self.shape
+        (spread, lift), sites = self.slopes, self.law.configurations[configuration]
+        xi, zeta, z = np.split(normals.T, [self.student, length * (columns + rank)])
+        drawn, shares = self.law.sampled(configuration, zeta.T.reshape(-1, length, rank))
+        scaled = np.ascontiguousarray(drawn.transpose(1, 2, 0))
+        k = self.law.means[configuration, :, :rank, None] + self.root[sites] @ scaled
+        h = self.overlaps.m[sites] + lift[sites] @ scaled + spread[sites] @ xi.reshape(length, columns, -1)
+        noise = self.deviation * z if self.deviation else np.zeros((length**2, xi.shape[1]))
+        return *self.function(h, k, noise, self.clusters[sites], self.numbers), shares
+
+    def has_no_variance(self, configuration: int, some: Array) -> NDArray[np.bool_]:
+        """Which metrics (M,) have a square without a mean, by their growth along rays through normals (N, D).
+
+        Times the normals' density it is larger at the radius `_FAR` than at half of it. For ``exp(c x^2)`` with a
+        normal x this is so exactly where the mean does not exist, for 4 c >= 1. Rays along single fields are added.
+        """
+        sites, each = self.law.configurations[configuration], np.eye(self.shape[0])
+        parts = (np.einsum("lm,lij->limj", each, slope[sites]).reshape(self.student, -1) for slope in self.slopes)
+        along = np.pad(np.hstack([*parts]), ((0, 0), (0, self.dimensions - len(each) * sum(self.shape[1:]))))
+        rays = np.vstack([some, along, -along, np.eye(self.dimensions), -np.eye(self.dimensions)])
+        rays = rays / np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), np.finfo(float).tiny)
+        logs = list[Array]()
+        for radius in (_FAR / 2, _FAR):
+            values, _, shares = self(configuration, radius * rays)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                logs.append(2 * np.log(np.fmax.reduce(np.abs(shares * values), axis=1)) - radius**2 / 2)
+        return np.asarray(logs[1] > logs[0])
 
 
 def metrics_at(
@@ -129,14 +215,31 @@ def metrics_at(
     )
 
 
+def points_enough(rules: Refinement, relative_error: Callable[[int], float]) -> int:
+    """How many points a replicate needs for the error asked for, where these give one; they are for this alone.
+
+    An error that is small by chance ends the search. So means and errors are taken from other points.
+    """
+    points = min(SINGLE_POINTS, rules.most_points)
+    while points < rules.most_points:
+        relative = relative_error(points)
+        if not relative > rules.asked.standard_error:
+            break
+        points = min(points * rules.growth(relative), rules.most_points)
+    return points
+
+
 def _fine_enough(system: System, overlaps: Overlaps, max_nodes: int) -> tuple[Array, Array]:
     """Means of the metrics per replicate (S, M), by as many points as the error asked for needs; errors (E, M)."""
-    rules, points = system.refinement(max_nodes), min(SINGLE_POINTS, max_nodes // REPLICATES or 1)
-    while True:
-        values, sizes, jumps = metric_means(system.problem, system.sample_law, overlaps, points).swapaxes(0, 1)
-        rows = np.vstack([rows_of(values), np.diag(np.sqrt(jumps.mean(axis=0) / len(jumps)))])
+
+    def measured(points: int, *stream: int) -> tuple[Array, Array, Array]:
+        values, sizes, jumps = metric_means(problem, law, overlaps, points, *stream).swapaxes(0, 1)
+        return values, np.vstack([rows_of(values), np.diag(np.sqrt(jumps.mean(axis=0) / len(jumps)))]), sizes
+
+    def relative_error(points: int) -> float:
+        _, rows, sizes = measured(points, TRIAL)
         errors = np.sqrt((rows**2).sum(axis=0))
-        relative = float(np.max(errors / np.maximum(sizes.mean(axis=0), np.finfo(float).tiny)))
-        if not relative > rules.asked.standard_error or points >= rules.most_points:
-            return values, rows
-        points = min(points * rules.growth(relative), rules.most_points)
+        return float(np.fmax.reduce(errors / np.maximum(sizes.mean(axis=0), np.finfo(float).tiny)))
+
+    problem, law = system.problem, system.sample_law
+    return measured(points_enough(system.refinement(max_nodes), relative_error))[:2]

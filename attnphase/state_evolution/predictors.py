@@ -177,7 +177,7 @@ def _moments(
     problem: Problem, law: SampleLaw, coordinates: _Coordinates, label: str, points: int
 ) -> tuple[Array, float]:
     """Second moments of 1, the coordinates and the label per replicate, (S, 2 + F, 2 + F); mean square of its jumps."""
-    length, rank, numbers = problem.tokens.length, problem.teacher_columns, problem.loss.numbers
+    length, rank, numbers = problem.tokens.length, problem.teacher_columns, problem.numbers
     function = metrics.metric_function((label,), length, 1, rank, tuple(numbers))
     deviation = np.sqrt(problem.teacher.noise) if function.noisy else 0.0
     fields, size = length * rank, 2 + coordinates.means.shape[1]

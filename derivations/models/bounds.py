@@ -42,7 +42,8 @@ _FARTHEST = 1e4  # of a zero that is searched for
 _SEARCHES, _STEPS = 96, 80
 _ZERO = 1e-13  # of a denominator, relative to what it was where the search began
 _NEAR = (1e-3, 1e-6, 1e-9)  # distances from a zero at which a pole must show
-_RADII = np.append(np.outer(10.0 ** np.arange(8), (1, 2, 3, 5, 7)).ravel(), 1e8)  # of the points on a ray
+_IN_DECADE = 10  # points on a ray; an oscillation is seldom small at all of them
+_RADII = 10.0 ** (np.arange(8 * _IN_DECADE + 1) / _IN_DECADE)
 _POWER = 1.85  # a loss that falls at least so fast along a ray is taken to fall as the square
 _DIRECTIONS = 96
 
@@ -113,17 +114,19 @@ def fall_of(loss: Expr, fields: Sequence[Symbol], others: Sequence[Symbol]) -> F
 
 
 def _falls(values: Array) -> bool:
-    """Whether values at `_RADII` fall at least as the power `_POWER`, as far as they are finite."""
+    """Whether values at `_RADII` fall at least as the power `_POWER`, as far as they are finite.
+
+    In the last decade they are lower than their sizes in the decade before, times that power of the radii: what
+    oscillates with an amplitude of a lower power is large somewhere there.
+    """
     finite = np.isfinite(values)
     count = len(values) if finite.all() else int(finite.argmin())
-    window = min(5, count // 2)
+    window = min(_IN_DECADE, count // 2)
     if window < 2:
         return False
-    ratio = values[:count] / _RADII[:count] ** 2
-    before, last = ratio[-2 * window : -window].min(), ratio[-window:].min()
-    if last >= -1e-11 * np.abs(ratio).max():  # rounding
-        return False
-    return bool(last <= before * (_RADII[count - 1] / _RADII[count - 1 - window]) ** (_POWER - 2))
+    shares = values[:count] / _RADII[:count] ** _POWER
+    last, sizes = shares[-window:].min(), np.abs(shares)
+    return bool(last < -1e-11 * sizes.max() and last <= -sizes[-2 * window : -window].max())  # less is rounding
 
 
 def _directions(count: int, rng: np.random.Generator) -> Array:

@@ -132,6 +132,29 @@ def test_the_slope_in_a_tilt_is_that_of_two_solves():
     assert abs(slopes["d_test_error"]) > 100 * slopes["d_test_error_stderr"]
 
 
+def test_metrics_and_labels_take_the_numbers_of_a_density():
+    """As if they were typed in; and a derivative in one is that of the metric, too."""
+
+    def missed(h: Any, k: Any, tilt: Any) -> Any:
+        return ((h - tilt * k / 2) ** 2).sum() + tilt
+
+    def with_metrics(tilt: float, **metrics: Any) -> Problem:
+        return Problem.from_dict(tilted(tilt).to_dict() | {"metrics": metrics})
+
+    named = with_metrics(0.6, text="(h - tilt*k/2)**2 + tilt", own=missed)
+    typed = ap.solve(with_metrics(0.6, text="(h - 0.6*k/2)**2 + 0.6"), 2.3).squeeze()
+    field, step = "tokens.parameters.tilt", 0.05
+    found = ap.sensitivity(named, 2.3, of=field).squeeze()
+    for name in ("metric_text", "metric_own"):
+        assert found[name].item() == pytest.approx(typed.metric_text.item(), rel=1e-12)
+        assert found[f"{name}_stderr"].item() == pytest.approx(typed.metric_text_stderr.item(), rel=1e-9)
+    assert named.hash == with_metrics(0.6, own="tilt + (h - k*tilt/2)**2", text=missed).hash
+    above, below = (ap.solve(named.with_fields({field: 0.6 + side}), 2.3).metric_text.item() for side in (step, -step))
+    assert abs(found.d_metric_text - (above - below) / (2 * step)) < 4 * np.hypot(found.d_metric_text_stderr, 1e-4)
+    one, other = (ap.best_predictor(tilted(), label, "constant").error for label in ("sin(tilt*k)", "sin(0.6*k)"))
+    assert one == pytest.approx(other, rel=1e-12)
+
+
 def test_configurations_are_alike_only_if_their_densities_are(uncompiled: None):
     counts = []
     for density in ("1 + c[0]*tanh(k[0, 0])/2 + c[1]*tanh(k[1, 0])/2", "1 + c[0]*tanh(k[0, 0])/2"):
@@ -152,9 +175,11 @@ def test_configurations_are_alike_only_if_their_densities_are(uncompiled: None):
     ],
 )
 def test_a_density_that_is_none_is_refused(density: str, says: str):
-    with pytest.raises(ProblemError, match=r"tokens\.density") as caught:
-        solve_point(problem_of(BENT, clusters=SAME, law=INDEPENDENT, density=density), 1.0, "semantic")
-    assert says in str(caught.value)
+    problem = problem_of(BENT, clusters=SAME, law=INDEPENDENT, density=density)
+    for refused in (lambda: solve_point(problem, 1.0, "semantic"), lambda: ap.derive(problem)):
+        with pytest.raises(ProblemError, match=r"tokens\.density") as caught:
+            refused()
+        assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(

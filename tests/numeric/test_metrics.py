@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,10 +18,13 @@ from attnphase.checks.comparison import compare
 from attnphase.data.build import from_points, from_runs
 from attnphase.data.variables import EXPERIMENT_VARIABLES, with_own
 from attnphase.errors import CompareError, ProblemError
+from attnphase.fixed_points import metric_slopes
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels.key import ModelKey
+from attnphase.problem.metrics import Metrics
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution import metrics
 from attnphase.state_evolution.metrics import metric_means
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
@@ -38,6 +43,9 @@ LOGISTIC = Problem.from_dict(
         "metrics": {"wrong": "(1 - sign(h*k))/2", "square": "(h - k)**2", "loss": "softplus(-sign(k)*h)"},
     }
 )
+
+
+OVERLAPS = Overlaps(*(np.full((1, 1, 1), x) for x in (0.9, 1.1, 0.0, 0.45)))
 
 
 def closed_forms(values: Mapping[str, Any]) -> dict[str, float]:
@@ -72,6 +80,39 @@ def test_stated_errors_of_metrics(rule: str, nodes: int | None, asked: float):
     assert_calibrated(np.array(deviations), np.array(errors), 16)
     # of few nodes of the map, or of few points of the metric: the other part is below 3e-4
     assert np.sqrt((np.array(errors)[:, 0] ** 2).mean()) > 1e-3 * exact["wrong"]
+
+
+def means_by_chance(trial: int, points: int, *stream: int) -> Array:
+    """Means (16, 3, 2) about zero whose errors are about those asked for at the first number of points, and sizes."""
+    rng = np.random.default_rng((trial, points, *stream))
+    deviation = 4 * 1e-3 * np.sqrt(1024 / points) * np.array([1.1, 1.3])
+    return np.stack([deviation * rng.normal(size=(16, 2)), np.ones((16, 2)), np.zeros((16, 2))], axis=1)
+
+
+@pytest.mark.parametrize("which", ["means", "slopes"])
+def test_points_that_suffice_by_chance_do_not_make_errors_small(which: str, monkeypatch: pytest.MonkeyPatch):
+    """Of normal replicates; errors of the points that ended the search are a tenth too small."""
+    problem = LOGISTIC.with_fields({"metrics.loss": None, "integration.standard_error": 1e-3})
+    system = System.of(problem)
+    deviations, errors = [], []
+    for trial in range(2000):
+        if which == "means":
+            monkeypatch.setattr(metrics, "metric_means", lambda *args, trial=trial: means_by_chance(trial, *args[3:]))
+            values, rows = metrics._fine_enough(system, OVERLAPS, 2**22)
+            errors.append(np.sqrt((rows**2).sum(axis=0)))
+        else:
+            line = SimpleNamespace(
+                family=SimpleNamespace(map_at=lambda value: SimpleNamespace(system=system)),
+                value=1.0,
+                size=lambda step: 1.0,
+                means=lambda distance, points, trial=trial: means_by_chance(trial, points),
+                difference=lambda step, *args, trial=trial: (means_by_chance(trial, *args)[:, 0], 0.0, (1.0, -1.0)),
+            )
+            values, _, _ = metric_slopes._fine_enough(cast("metric_slopes.Line", line), 2**22)
+            errors.append(values.std(axis=0, ddof=1) / 4)
+        deviations.append(values.mean(axis=0))
+    assert_calibrated(np.array(deviations), np.array(errors), 16)
+    assert 0.5e-3 < np.mean(errors) < 1e-3
 
 
 PAIRS = [{"sigma": 0.9, "mean": [0.4]}, {"sigma": 0.7, "mean": [-0.5]}]
@@ -153,6 +194,78 @@ def test_a_law_that_is_not_gaussian():
     assert own == pytest.approx(square + 0.25 + 0.3 / rho * first, rel=1e-3)
     assert cube == pytest.approx(third, rel=1e-2)
     assert system.sample_law is law
+
+
+# --- without a variance -----------------------------------------------------------------------------------------------
+
+
+def gaussian_squares(*factors: tuple[str, float]) -> dict[str, str]:
+    """Exponentials of c x^2 for fields x of some variances, just with a variance (4 c var(x) < 1) and just without."""
+    return {
+        f"{x}_{verdict}": f"exp({share / (4 * variance)}*{x}**2)"
+        for x, variance in factors
+        for verdict, share in (("has", 0.9), ("not", 1.1))
+    }
+
+
+def assert_without_variance(means: Array, names: list[str]) -> None:
+    for name, column in zip(names, means[:, 0].T, strict=True):
+        assert np.isnan(column).all() == name.endswith("_not"), name
+        assert np.isfinite(column).all() == name.endswith("_has"), name
+
+
+def test_metrics_without_a_variance_have_no_number():
+    """Whatever field they grow with, in whatever cluster; and those that only grow as fast on the way have one."""
+    others = {"exp_has": "exp(3*abs(h))", "power_has": "h**24", "far_has": "relu(abs(h) - 2)", "zero_has": "0*h"}
+    others |= {"tanh_has": "tanh(exp(h**2))", "scale_has": "1e-200*h", "apart_not": "exp(h**2 - 4*k**2)"}
+    problem = LOGISTIC.with_fields({f"metrics.{name}": None for name in LOGISTIC.metrics})
+    problem = problem.with_fields(
+        {f"metrics.{k}": v for k, v in (gaussian_squares(("h", 0.9), ("k", SIGMA**2)) | others).items()}
+    )
+    law = System.of(problem).sample_law
+    assert_without_variance(metric_means(problem, law, OVERLAPS, 256), list(problem.metrics))
+
+    overlaps = overlaps_of_mixture(np.random.default_rng(5))
+    found = gaussian_squares(("h1_1", overlaps.q[3, 1, 1]), ("k0_0", 0.81), ("noise1_0", 0.3))
+    found = {name: text if name[0] != "h" else f"c1*{text}" for name, text in found.items()}
+    problem = replace(MIXED, metrics=Metrics.of(found))
+    law = System.of(problem).sample_law
+    assert_without_variance(metric_means(problem, law, overlaps, 256), list(problem.metrics))
+
+
+def test_densities_count_for_the_variance_of_metrics():
+    """Points of a density ``exp(a k^2)`` are of twice the variance, and their weights fall: 8 (a + c) var(k) < 3."""
+    a, variance = 0.3, SIGMA**2
+    density = f"{np.sqrt(1 - 2 * a * variance)}*exp({a}*k**2)"
+    limit = 3 / (8 * variance) - a
+    chosen = {"k_has": 0.95 * limit, "k_not": 1.05 * limit}
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": SIGMA, "density": density},
+            "loss": {"kind": "logistic"},
+            "metrics": {name: f"exp({c}*k**2)" for name, c in chosen.items()},
+        }
+    )
+    means = metric_means(problem, System.of(problem).sample_law, OVERLAPS, 1024)
+    assert_without_variance(means, list(problem.metrics))
+    expected = np.sqrt((1 - 2 * a * variance) / (1 - 2 * (a + chosen["k_has"]) * variance))
+    assert means[:, 0, 0].mean() == pytest.approx(expected, rel=0.03)
+
+
+def test_what_becomes_of_a_metric_without_a_variance():
+    """No number, also no derivative, and no less precise other metrics; nothing can minimise it."""
+    problem = LOGISTIC.with_fields(
+        {"metrics.no": "exp(h**2)", "metrics.loss": None, "integration.standard_error": 2e-4}
+    )
+    found = ap.sensitivity(problem, 1.9, of="regularizer.strength", settings=SETTINGS)
+    alone = ap.sensitivity(problem.with_fields({"metrics.no": None}), 1.9, of="regularizer.strength", settings=SETTINGS)
+    for name in ("metric_no", "metric_no_stderr", "d_metric_no", "d_metric_no_stderr"):
+        assert np.isnan(found[name].item())
+    for name in ("metric_wrong", "metric_wrong_stderr", "d_metric_wrong", "d_metric_wrong_stderr"):
+        assert found[name].item() == alone[name].item()
+    with pytest.raises(ProblemError, match=r"^metrics\.no grows so fast") as refused:
+        ap.tune(problem, over="regularizer.strength", metric="no", alpha=[1.9], between=(0.1, 0.3))
+    assert refused.value.field == "metrics.no"
 
 
 BOUNDED = "tanh(h0_0 - k0_0 + 0.5*noise0_1)**2*(1 + c1) + (h1_0 - 0.4*k1_0)**2/2"

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import attnphase as ap
+from attnphase.checks.matching import at_problem
 from attnphase.problem.problem import Problem
 
 
@@ -76,6 +77,37 @@ def test_a_sweep_names_the_weight():
     alone = ap.solve(mixture(weights=[0.6, 0.25, 0.15]), 1.7)
     (name,) = (name for name in map(str, swept.dims) if "weights" in name)
     assert float(swept["test_error"].isel({name: 1}).item()) == pytest.approx(float(alone["test_error"]), rel=1e-6)
+
+
+# of a field: a problem, one with 0.6 in its place, and one with 0.6 and other ratios
+SWEPT = {
+    "tokens.law.weights[0]": (
+        mixture(weights=[0.2, 0.5, 0.3]),
+        mixture(weights=[0.6, 0.25, 0.15]),
+        mixture(weights=[0.6, 0.3, 0.1]),
+    ),
+    "tokens.law.weights[1]": (mixture(), mixture(weights=[0.2, 0.6, 0.2]), mixture(weights=[0.1, 0.6, 0.3])),
+    "teacher.prior_probabilities[2]": (
+        ATOMS,
+        ATOMS.with_fields({"teacher.prior_probabilities": [0.8 / 7, 2 / 7, 0.6]}),
+        ATOMS.with_fields({"teacher.prior_probabilities": [0.2, 0.2, 0.6]}),
+    ),
+}
+
+
+@pytest.mark.parametrize("field", SWEPT)
+def test_a_theory_over_a_probability_is_compared_with_runs_at_one(field: str):
+    """Whether they give the probabilities as lists, or leave equal ones out."""
+    base, there, other = SWEPT[field]
+    swept = ap.sweep(base, alpha=[1.7], branches=["semantic"], fields={field: [0.45, 0.6, 1 / 3]}, workers=1)
+    dimension = next(str(name) for name in swept.dims if swept[name].attrs.get("field") == field)
+    found = at_problem(swept, there)
+    assert found[dimension].item() == 0.6
+    assert found.test_error.item() == pytest.approx(ap.solve(there, 1.7).test_error.item(), rel=1e-6)
+    if base == mixture():
+        assert at_problem(swept, base)[dimension].item() == 1 / 3
+    with pytest.raises(ap.CompareError, match=r"different problems: (tokens\.law|teacher\.prior_probabilities) is"):
+        at_problem(swept, other)
 
 
 REFUSED = {
