@@ -305,9 +305,15 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
     if problem.loss.text is not None:
         fields = "fields and noise" if problem.teacher.noise else "fields"
         texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.text))
+    if problem.tokens.sampler is not None:
+        what = "are the teacher's fields of a sample, made of Gaussian fields k as"
+        texts[r"g(k, c)"] = (what, _without_comments(problem.tokens.sampler))
     if problem.tokens.density is not None:
         what = "is the density of the teacher's fields over the Gaussian one,"
-        texts[r"p(k \,|\, c) / \mathcal{N}(k)"] = (what, _without_comments(problem.tokens.density))
+        symbol = r"p(k \,|\, c) / \mathcal{N}(k)"
+        if problem.tokens.sampler is not None:
+            what, symbol = "is what the density of g is multiplied by, at g(k, c) = k", r"p(k \,|\, c) / p_g(k \,|\, c)"
+        texts[symbol] = (what, _without_comments(problem.tokens.density))
     for name, penalty in (problem.loss.trained or {}).items():
         texts[f"r_{{{model_symbols.parameter_symbol(name)}}}"] = ("was given as", penalty)
     form = problem.regularizer.form
