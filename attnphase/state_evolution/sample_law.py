@@ -145,7 +145,7 @@ class SampleLaw:
         return zeta, np.ones(len(zeta))
 
     def sampled(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
-        """As `drawn`, from other normals under a density, which reach its tails where these are wider."""
+        """As `drawn`, from other normals under another law, which reach its tails where these are wider."""
         return self.drawn(configuration, zeta)
 
     def of_gaussian(self, configuration: int, k: Array) -> tuple[Array, Array]:
@@ -252,10 +252,12 @@ class DeclaredLaw(SampleLaw):
     def sampled(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """See `SampleLaw`: normals of variance two, of which the weights under a moved Gaussian are bounded.
 
-        Under a density of one everywhere they are not wider, so that it changes nothing.
+        They are not wider under a density of one everywhere, so that it changes nothing, unless fields of a sampler
+        lie farther out than they do.
         """
-        wide, shares = self.drawn(configuration, np.sqrt(2) * zeta)
-        if np.ptp(shares) <= RELATIVE_TOLERANCE:
+        normals = np.sqrt(2) * zeta
+        wide, shares = self.drawn(configuration, normals)
+        if np.ptp(shares) <= RELATIVE_TOLERANCE and np.abs(wide).max() <= np.abs(normals).max():
             return self.drawn(configuration, zeta)
         return wide, shares * np.exp((np.log(2) - zeta**2).sum(axis=(1, 2)) / 2)
 
