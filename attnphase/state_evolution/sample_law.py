@@ -257,7 +257,8 @@ class DeclaredLaw(SampleLaw):
         """
         normals = np.sqrt(2) * zeta
         wide, shares = self.drawn(configuration, normals)
-        if np.ptp(shares) <= RELATIVE_TOLERANCE and np.abs(wide).max() <= np.abs(normals).max():
+        farther = np.abs(wide).max() > (1 + RELATIVE_TOLERANCE) * np.abs(normals).max()
+        if np.ptp(shares) <= RELATIVE_TOLERANCE and not farther:
             return self.drawn(configuration, zeta)
         return wide, shares * np.exp((np.log(2) - zeta**2).sum(axis=(1, 2)) / 2)
 
