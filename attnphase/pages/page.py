@@ -306,14 +306,13 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
         fields = "fields and noise" if problem.teacher.noise else "fields"
         texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.text))
     if problem.tokens.sampler is not None:
-        what = "are the teacher's fields of a sample, made of Gaussian fields k as"
+        what = "stands for the teacher's fields in all equations, and is made of Gaussian fields k as"
         texts[r"g(k, c)"] = (what, _without_comments(problem.tokens.sampler))
     if problem.tokens.density is not None:
-        what = "is the density of the teacher's fields over the Gaussian one,"
-        symbol = r"p(k \,|\, c) / \mathcal{N}(k)"
-        if problem.tokens.sampler is not None:
-            what, symbol = "is what the density of g is multiplied by, at g(k, c) = k", r"p(k \,|\, c) / p_g(k \,|\, c)"
-        texts[symbol] = (what, _without_comments(problem.tokens.density))
+        over = "Gaussian one" if problem.tokens.sampler is None else "one of g"
+        symbol = r"\mathcal{N}(k)" if problem.tokens.sampler is None else r"p_g(k \,|\, c)"
+        what = f"is the density of the teacher's fields over the {over},"
+        texts[rf"p(k \,|\, c) / {symbol}"] = (what, _without_comments(problem.tokens.density))
     for name, penalty in (problem.loss.trained or {}).items():
         texts[f"r_{{{model_symbols.parameter_symbol(name)}}}"] = ("was given as", penalty)
     form = problem.regularizer.form
