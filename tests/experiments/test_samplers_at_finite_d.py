@@ -10,9 +10,10 @@ from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
 from tests.experiments.test_densities_at_finite_d import COUNT, DIMENSION, ONE, TWO
 
-MADE = {"tokens.sampler": "k + bend*(1 + c[0])*(k + k[::-1])**3", "tokens.parameters": {"bend": 0.03}}
+LOSS = {"loss.expression": "(h[0, 0] + h[1, 0]/2 - tanh(k[0, 0]) + k[1, 0]/3 - 0.2*c[0])**2/2"}
+MADE = LOSS | {"tokens.sampler": "k + bend*(1 + c[0])*(k + k[::-1])**3", "tokens.parameters": {"bend": 0.03}}
 DRAWN = TWO.with_fields({"tokens.density": None, **MADE})
-BOTH = TWO.with_fields({"tokens.parameters.tilt": 0.6, **MADE, "tokens.parameters": {"bend": 0.03, "tilt": 0.6}})
+BOTH = TWO.with_fields({**MADE, "tokens.parameters": {"bend": 0.03, "tilt": 0.6}})
 ATTENTION = Problem.paper(omega=0.3).with_fields(
     {"tokens.sampler": "k*(1 + abs(k[::-1]))", "tokens.sigma": 1.1, "metrics.product": "h[0, 0]*k[0, 0] - k[1, 0]**2"}
 )
