@@ -59,8 +59,8 @@ def test_a_shift_in_each_cluster_is_that_of_a_mean_along_the_teacher():
     ids=["narrower", "one side"],
 )
 def test_a_sampler_and_a_density_give_one_law(sampler: str, density: str):
-    drawn, weighed = (solved(problem_of(BENT, sigma=SIGMA, **{key: text}))
-                      for key, text in (("sampler", sampler), ("density", density)))  # fmt: skip
+    drawn = solved(problem_of(BENT, sigma=SIGMA, sampler=sampler))
+    weighed = solved(problem_of(BENT, sigma=SIGMA, density=density))
     assert_alike(drawn, weighed)
     plain = solved(problem_of(BENT, sigma=SIGMA))
     assert abs(plain.values["training_loss"] / drawn.values["training_loss"] - 1) > 0.01
@@ -243,14 +243,18 @@ def test_the_identity_is_no_sampler():
 
 
 def test_a_sampler_and_a_density_share_their_numbers():
-    both = {"sampler": lambda k, a=0.2, b=0.3: a * k + b * k**3, "density": lambda k, b=0.3, e=0.1: 1 + e * b * k[0, 0]}
+    both: dict[str, Any] = {
+        "sampler": lambda k, a=0.2, b=0.3: a * k + b * k**3,
+        "density": lambda k, b=0.3, e=0.1: 1 + e * b * k[0, 0],
+    }
     problem = problem_of(SQUARE, **both)
     assert dict(problem.tokens.parameters or {}) == {"a": 0.2, "b": 0.3, "e": 0.1}
     left = problem.with_fields({"tokens.density": None, "tokens.parameters.e": None})
     assert dict(left.tokens.parameters or {}) == {"a": 0.2, "b": 0.3}
+    other: dict[str, Any] = both | {"density": lambda k, b=0.4: 1 + b * k[0, 0]}
     with pytest.raises(ProblemError, match=r"^tokens\.parameters\.b has the defaults 0\.3 and 0\.4"):
-        problem_of(SQUARE, **(both | {"density": lambda k, b=0.4: 1 + b * k[0, 0]}))
-    given = problem_of(SQUARE, **(both | {"density": lambda k, b=0.4: 1 + b * k[0, 0], "parameters": {"b": 0.1}}))
+        problem_of(SQUARE, **other)
+    given = problem_of(SQUARE, **other, parameters={"b": 0.1})
     assert dict(given.tokens.parameters or {}) == {"b": 0.1, "a": 0.2}
 
 
