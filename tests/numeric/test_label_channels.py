@@ -19,7 +19,7 @@ from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.preimages import solved_fields
 from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.specialisation import Sector, growth
-from attnphase.theories.bayes_optimal.thresholds import _weak_recovery
+from attnphase.theories.bayes_optimal.thresholds import _weak_recovery, bayes_optimal_thresholds
 from derivations.models.labels import labels_of_formula, labels_of_loss, labels_of_scores
 
 TWO_LAYERS = """
@@ -240,6 +240,15 @@ def test_the_committee_is_unstable_only_where_its_members_are_told_apart():
         values.append(growth(evolution, alpha, V, sector).value)
     assert values[0] < 0.95
     assert values[1] > 1.05
+
+
+def test_the_committee_does_not_jump_where_its_members_are_told_apart():
+    """The symmetric curve goes on to alpha = 270; what is learned follows another one, on which alpha rises."""
+    found = bayes_optimal_thresholds(model_of(problem(1, 2), "sign(k0_0) + sign(k0_1)"), max_nodes=256)
+    assert abs(found["specialisation"].alpha - 2.05) < 3 * found["specialisation"].standard_error < 0.3
+    for name in ("algorithmic", "information_theoretic"):
+        assert np.isnan(found[name].alpha)
+        assert found[name].statement == "no jump: what is known grows steadily with alpha"
 
 
 def committee_image(alpha, q):

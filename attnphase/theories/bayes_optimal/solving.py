@@ -21,7 +21,7 @@ from attnphase.state_evolution.branches import ERRORS
 from attnphase.theories.bayes_optimal.coordinates import Coordinates
 from attnphase.theories.bayes_optimal.evolution import Evolution, Moments, joined
 from attnphase.theories.bayes_optimal.model import PosteriorModel
-from attnphase.theories.bayes_optimal.specialisation import Sector, growth
+from attnphase.theories.bayes_optimal.specialisation import KICK, Sector, growth, told_apart
 
 __all__ = ["BayesOptimalPoint", "Start", "solve_bayes_optimal"]
 
@@ -35,7 +35,6 @@ _POLISHING = 12
 _STILL = 1e-6  # relative step at which Newton's method ends
 _NEGLIGIBLE = 1e-9  # displacement of a replicate, over the point
 _NEAR = 0.01  # of what is known, up to which replicates of lattices move alike
-_KICK = 0.1  # by which the columns are told apart, relative to what is known
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
 _ABOVE = 2.0  # times the least share of V that is resolved
@@ -379,7 +378,7 @@ def solve_bayes_optimal(
                 x, residual, jacobian = run.polish(x, run.jacobian(x), exact)
         if status is Status.converged and (way := run.growing(x)) is not None:
             run.sector = sector = None
-            x, residual, status = run.run(x - _KICK * run.size(x) * way, exact)
+            x, residual, status = run.run(x - KICK * run.size(x) * way, exact)
             x, residual, jacobian = run.polish(x, run.jacobian(x), exact)
         found = _Found(x, residual, run.verdict(x, status), maps, jacobian)
         displaced = run.displaced(found)
@@ -413,10 +412,7 @@ def _first(model: PosteriorModel, start: Start) -> Array:
         least = np.exp(Coordinates(model.prior.rho, model.channel.resolution).least)
         return max(_INFORMED, _ABOVE * float(least)) * model.prior.rho
     if start is Start.asymmetric:
-        root, rank = Coordinates(model.prior.rho).root(), model.prior.rho.shape[-1]
-        turn = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0]
-        shares = np.arange(1, rank + 1) / (rank + 1)
-        return root @ ((turn * shares) @ turn.T) @ root
+        return told_apart(model.prior.rho)
     before = model.evolution(model.channel.coarsest).overlaps(np.zeros_like(model.prior.rho))[1]
     return (1 - _UNINFORMED) * before
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.theories.bayes_optimal.coordinates import Coordinates
 from attnphase.theories.bayes_optimal.evolution import Evolution, joined
 from attnphase.theories.bayes_optimal.labels import Labels
 
-__all__ = ["Growth", "Sector", "first_instability", "growth"]
+__all__ = ["KICK", "Growth", "PointAtShare", "Sector", "first_instability", "growth", "told_apart"]
+
+KICK = 0.1  # by which the columns are told apart, relative to what is known
 
 _STEP, _STEP_OF_JUMPS = 0.004, 0.05  # of what is unknown; where draws have labels that jump
 _EVERY = 3  # points of a curve that are looked at
@@ -74,6 +78,41 @@ class Sector:
         """The part of q, or of a change of it, that the sector holds."""
         q = self.known @ q @ self.known
         return np.asarray(np.mean([g @ q @ g.T for g in self.group], axis=0))
+
+    def has(self, V: Array) -> bool:
+        """Whether it holds a point."""
+        return bool(np.abs(self.hold(V) - V).max() <= _ALIKE * np.abs(self.rho - V).max())
+
+
+def told_apart(rho: Array) -> Array:
+    """V of another known share in every direction, none of them an axis."""
+    root, rank = Coordinates(rho).root(), rho.shape[-1]
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0]
+    shares = np.arange(1, rank + 1) / (rank + 1)
+    return root @ ((turn * shares) @ turn.T) @ root
+
+
+@dataclass(frozen=True, eq=False)
+class PointAtShare:
+    """A fixed point with a given share known.
+
+    Attributes
+    ----------
+    share, alpha : float
+    alphas : (S,) array
+        Of the replicates by themselves.
+    free_entropies : (S,) array
+    slope : float
+        Derivative of the free entropy in alpha: the mean logarithm of the evidence.
+    V : (P, t, t) array
+    """
+
+    share: float
+    alpha: float
+    alphas: Array
+    free_entropies: Array
+    slope: float
+    V: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +181,8 @@ def growth(evolution: Evolution, alpha: float, V: Array, sector: Sector) -> Grow
 def first_instability(
     coarse: Evolution,
     fine: Evolution,
-    curve: list[tuple[float, float, Array, Array]],
-    at_share: Callable[[Evolution, float, Array], tuple[float, float, Array, Array]],
+    curve: Iterable[PointAtShare],
+    at_share: Callable[[Evolution, float, Array], PointAtShare],
     sector: Sector,
 ) -> tuple[float, float, Array] | None:
     """The sample complexity of the first unstable point of a curve along which alpha rises, its error, and V there.
@@ -152,8 +191,8 @@ def first_instability(
     ----------
     coarse, fine : Evolution
         That of the curve, and one for two points on both sides of the one that is found on it.
-    curve : list
-        Of points: share known, alpha, alphas of the replicates, V.
+    curve : iterable
+        Of points, of which none beyond the first unstable one is taken.
     at_share : callable
         The point at a share, from V near it.
     sector : Sector
@@ -164,32 +203,32 @@ def first_instability(
     tuple or None
         None where all points are stable, or the first one is not.
     """
-    found, reach = list[tuple[tuple[float, float, Array, Array], Growth]](), sector.reach
-    for point in curve[::_EVERY]:
-        found.append((point, growth(coarse, point[1], point[3], sector)))
+    found, reach = list[tuple[PointAtShare, Growth]](), sector.reach
+    for point in islice(curve, 0, None, _EVERY):
+        found.append((point, growth(coarse, point.alpha, point.V, sector)))
         if found[-1][1].value > 1:
             break
     if len(found) < 2 or found[-1][1].value <= 1:
         return None
     pair = found[-2:]
     for _ in range(_REFINED):
-        share = reach * _share(_between([(point[0] / reach, one.value) for point, one in pair]))
-        middle = at_share(coarse, share, pair[0][0][3])
-        between = growth(coarse, middle[1], middle[3], sector)
+        share = reach * _share(_between([(point.share / reach, one.value) for point, one in pair]))
+        middle = at_share(coarse, share, pair[0][0].V)
+        between = growth(coarse, middle.alpha, middle.V, sector)
         pair[int(between.value > 1)] = middle, between
-    odds = _between([(point[0] / reach, one.value) for point, one in pair])
-    points = [at_share(fine, reach * _share(odds + side * _APART), pair[0][0][3]) for side in (-1, 1)]
-    values = [growth(fine, point[1], point[3], sector) for point in points]
+    odds = _between([(point.share / reach, one.value) for point, one in pair])
+    points = [at_share(fine, reach * _share(odds + side * _APART), pair[0][0].V) for side in (-1, 1)]
+    values = [growth(fine, point.alpha, point.V, sector) for point in points]
     (low, high), (below, above) = points, values
-    slope = (high[1] - low[1]) / (above.value - below.value)
+    slope = (high.alpha - low.alpha) / (above.value - below.value)
     weight = (1 - below.value) / (above.value - below.value)
     each = [one.each - one.each.mean() for one in values]
-    alphas = [point[2] - point[2].mean() for point in points]
+    alphas = [point.alphas - point.alphas.mean() for point in points]
     moved = (1 - weight) * (alphas[0] - slope * each[0]) + weight * (alphas[1] - slope * each[1])
-    V = low[3] + weight * (high[3] - low[3])
+    V = low.V + weight * (high.V - low.V)
     truncation = slope * ((1 - weight) * below.truncation + weight * above.truncation)
     error = float(np.hypot(moved.std(ddof=1) / np.sqrt(len(moved)), truncation))
-    return low[1] + slope * (1 - below.value), error, V
+    return low.alpha + slope * (1 - below.value), error, V
 
 
 def _odds(share: float) -> float:

@@ -8,9 +8,8 @@ recovery where the labels are even; where it falls, the uninformed fixed point j
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,9 @@ from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.fibres import Fibres
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import PosteriorModel
-from attnphase.theories.bayes_optimal.specialisation import Sector, first_instability
+from attnphase.theories.bayes_optimal.specialisation import KICK, PointAtShare, Sector, first_instability, told_apart
 
-__all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
+__all__ = ["BayesOptimalThreshold", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
 _ON_CURVE = {Fibres: 64, Labels: 128}  # nodes in a replicate, of channels whose nodes are dear
@@ -37,6 +36,7 @@ _HIGHEST, _HIGHEST_WITH_NOISE = 1 - 1e-10, 0.999
 _EVEN = 1e-10  # mean square of E[k | Y] below which it is zero: places of jumps are known to rounding
 _RESOLVED = 10.0  # times the least V that the channel resolves
 _CONVERGED, _MAX_MAPS = 1e-6, 60
+_SETTLED = 0.1  # of alpha's error, of points that no symmetry holds
 _JUMP = 1e-3  # relative fall of alpha that counts
 _KNOWN = 1e-12  # share of V where the fields count as known
 _CERTAIN = 1e-6  # mean logarithm of the evidence there, below which the fields determine the labels
@@ -57,29 +57,6 @@ class BayesOptimalThreshold:
     alpha: float
     standard_error: float
     statement: str
-
-
-@dataclass(frozen=True, eq=False)
-class PointAtShare:
-    """A fixed point with a given share known.
-
-    Attributes
-    ----------
-    share, alpha : float
-    alphas : (S,) array
-        Of the replicates by themselves.
-    free_entropies : (S,) array
-    slope : float
-        Derivative of the free entropy in alpha: the mean logarithm of the evidence.
-    V : (P, t, t) array
-    """
-
-    share: float
-    alpha: float
-    alphas: Array
-    free_entropies: Array
-    slope: float
-    V: Array
 
 
 def bayes_optimal_thresholds(
@@ -113,8 +90,8 @@ def bayes_optimal_thresholds(
         evolution = model.evolution(min(points, _ON_CURVE.get(type(model.channel), points)))
     times = max(points // evolution.points, 1)
     fine = _finer(model, evolution, min(times, _FINER) if max_nodes is None else times)
-    callback("the curve of fixed points")
-    curve = _curve(evolution, callback)
+    callback(f"weak recovery at {weak.alpha:.4g}, the curve of fixed points")
+    specialisation, curve = _specialisation(evolution, fine, callback)
     highest = _summit(evolution, curve)
     end = curve[-1]
     if highest is None:
@@ -132,7 +109,7 @@ def bayes_optimal_thresholds(
         perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
     return {
         "weak_recovery": weak,
-        "specialisation": _specialisation(evolution, fine, curve, callback),
+        "specialisation": specialisation,
         "algorithmic": algorithmic,
         "information_theoretic": theoretic,
         "perfect_recovery": perfect,
@@ -154,42 +131,49 @@ def _error(values: Array) -> float:
 
 
 def _specialisation(
-    evolution: Evolution, fine: Evolution, curve: list[PointAtShare], callback: Callback
-) -> BayesOptimalThreshold:
-    """Where the uninformed fixed point becomes unstable before it jumps."""
-    nan = float("nan")
+    evolution: Evolution, fine: Evolution, callback: Callback
+) -> tuple[BayesOptimalThreshold, list[PointAtShare]]:
+    """Where the uninformed fixed point becomes unstable before it jumps, and the curve that it follows.
+
+    A curve that keeps its symmetry goes on beyond that place, where no iteration follows it: from there on points begin
+    without the symmetry.
+    """
+
+    def without(reason: str) -> tuple[BayesOptimalThreshold, list[PointAtShare]]:
+        return BayesOptimalThreshold(float("nan"), float("nan"), reason), list(_points(evolution, callback))
+
+    def rising(sector: Sector) -> Iterator[PointAtShare]:
+        for point in _points(evolution, callback, sector):
+            if held and _falls(held[-1], point):
+                return
+            held.append(point)
+            yield point
+
+    held = list[PointAtShare]()
     if evolution.rho.shape[1] == 1:
-        return BayesOptimalThreshold(nan, nan, "one column has no other to be told apart from")
+        return without("one column has no other to be told apart from")
     if evolution.round:
-        return BayesOptimalThreshold(nan, nan, "the sums know no direction of the columns")
-    callback("stability along the curve")
-
-    def plain(point: PointAtShare) -> tuple[float, float, Array, Array]:
-        return point.share, point.alpha, point.alphas, point.V
-
-    sector = Sector.of(evolution, curve[0].V)
+        return without("the sums know no direction of the columns")
+    sector = Sector.of(evolution, _point_at_share(evolution, _shares(evolution)[0], evolution.rho).V)
     if sector.trivial:
-        return BayesOptimalThreshold(nan, nan, "the uninformed fixed point breaks all symmetries from the first")
-    held = _curve(evolution, callback, sector)
-    pairs = list(pairwise(held))
-    errors = [_error(after.alphas - before.alphas) for before, after in pairs]
-    steps = [after.alpha - before.alpha for before, after in pairs]
-    falls = np.flatnonzero(np.array(steps) < -ERRORS * np.array(errors))
-    rising = [plain(point) for point in held[: int(falls[0]) + 1 if len(falls) else None]]
+        return without("the uninformed fixed point breaks all symmetries from the first")
     found = first_instability(
         evolution,
         fine,
-        rising,
-        lambda which, share, V: plain(_point_at_share(which, share, V, sector)),
+        rising(sector),
+        lambda which, share, V: _point_at_share(which, share, V, sector),
         sector,
     )
     if found is None:
-        return BayesOptimalThreshold(nan, nan, "no point of the curve separates stable from unstable ones")
+        return without("no point of the curve separates stable from unstable ones")
     alpha, error, V = found
     rho = evolution.rho
     known = np.linalg.eigvalsh((rho - V)[0]) / np.trace(rho[0]) * len(rho[0])
     shares = ", ".join(f"{share:.4f}" for share in known)
-    return BayesOptimalThreshold(alpha, error, f"the fixed point whose directions have the shares {shares} is unstable")
+    statement = f"the fixed point whose directions have the shares {shares} is unstable"
+    below = [point for point in held if point.share < _known(evolution, V)]
+    beyond = _points(evolution, callback, sector, V)
+    return BayesOptimalThreshold(alpha, error, statement), [*below, *beyond]
 
 
 def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
@@ -213,8 +197,14 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
     return BayesOptimalThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
 
 
-def _point_at_share(evolution: Evolution, share: float, V: Array, sector: Sector | None = None) -> PointAtShare:
-    """The fixed point with a share known, from a point near it."""
+def _point_at_share(
+    evolution: Evolution, share: float, V: Array, sector: Sector | None = None, least: float = 0.0
+) -> PointAtShare:
+    """The fixed point with a share known, from a point near it.
+
+    Maps may turn a point of no preferred direction without an end.  It is enough if all that are left would change
+    alpha by less than a part of its error, each as much as the last.
+    """
     rho = evolution.rho
     V, last = _scaled(rho, V if sector is None else sector.hold(V), share), 0.0
     for maps in range(_MAX_MAPS):
@@ -227,10 +217,13 @@ def _point_at_share(evolution: Evolution, share: float, V: Array, sector: Sector
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
         image = image if sector is None else sector.hold(image)
         moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * np.abs(rho - V).max()
-        if not moved or alpha == last or maps == _MAX_MAPS - 1:
+        left = _MAX_MAPS - 1 - maps
+        if not (moved and left) or alpha == last:
+            break
+        if least and left * abs(alpha - last) <= least * _error(_alphas(evolution, each, share)):
             break
         last, V = alpha, image
-    alphas = np.array([_alpha(evolution, one, share) for one in each])  # pyright: ignore[reportPossiblyUnboundVariable]
+    alphas = _alphas(evolution, each, share)  # pyright: ignore[reportPossiblyUnboundVariable]
     entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
     slope = float(moments.log_evidence.mean())  # pyright: ignore[reportPossiblyUnboundVariable]
     return PointAtShare(share, alpha, alphas, entropies, slope, V)  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -252,6 +245,11 @@ def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
     return float(np.exp(_root(excess, low, high)))
 
 
+def _alphas(evolution: Evolution, q_hats: Array, share: float) -> Array:
+    """As above, of the replicates."""
+    return np.array([_alpha(evolution, one, share) for one in q_hats])
+
+
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """Where a function is zero between two values at which its signs differ."""
     return float(brentq(function, low, high, xtol=1e-10))  # pyright: ignore[reportArgumentType]
@@ -268,36 +266,59 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
     return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
 
 
-def _curve(evolution: Evolution, callback: Callback = silent, sector: Sector | None = None) -> list[PointAtShare]:
-    """Fixed points along the share that is known."""
-    known = (
-        1
-        - np.trace(evolution.overlaps(np.zeros_like(evolution.rho))[1], axis1=1, axis2=2).sum()
-        / np.trace(evolution.rho, axis1=1, axis2=2).sum()
-    )
+def _known(evolution: Evolution, V: Array) -> float:
+    """Share of the fields' variance that is known."""
+    return float(1 - np.trace(V.sum(axis=0)) / np.trace(evolution.rho.sum(axis=0)))
+
+
+def _shares(evolution: Evolution) -> Array:
+    """Shares of what can be known at which a curve has its points."""
+    known = _known(evolution, evolution.overlaps(np.zeros_like(evolution.rho))[1])
     highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
     if evolution.prior.is_discrete:  # what is all but known may lie beyond
         least = _RESOLVED * evolution.channel.resolution / float(evolution.rho.min(axis=0).diagonal().min())
         highest = max(min(_HIGHEST, 1 - least), highest)
     first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
-    shares = (1.0 if sector is None else sector.reach) / (1 + np.exp(-np.linspace(first, last, _SHARES)))
-    points, V = [], (1 - shares[0]) * evolution.rho
+    return 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
+
+
+def _points(
+    evolution: Evolution, callback: Callback = silent, sector: Sector | None = None, left: Array | None = None
+) -> Iterator[PointAtShare]:
+    """Fixed points along the share that is known, all of a sector; or beyond the point V where they leave it.
+
+    There a point that is still in the sector is told apart before its maps, which lead away from it.
+    """
+    shares = _shares(evolution)
+    if sector is not None and left is None:
+        shares = sector.reach * shares
+    V = (1 - shares[0]) * evolution.rho if left is None else left
     for number, share in enumerate(shares):
+        if left is not None and share <= _known(evolution, left):
+            continue
         callback(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
-        point = _point_at_share(evolution, float(share), V, sector)
+        if sector is not None and left is not None and sector.has(V):
+            V = V + KICK * (_scaled(evolution.rho, told_apart(evolution.rho), float(share)) - V)
+        beyond = left is not None
+        point = _point_at_share(evolution, float(share), V, None if beyond else sector, _SETTLED if beyond else 0.0)
         if not np.isfinite(point.alpha):
-            break
-        points.append(point)
+            return
+        yield point
         V = point.V
-    return points
+
+
+def _falls(before: PointAtShare, after: PointAtShare) -> bool:
+    """Whether alpha falls between two points by more than their error."""
+    return after.alpha - before.alpha < -ERRORS * _error(after.alphas - before.alphas)
 
 
 def _summit(evolution: Evolution, curve: list[PointAtShare]) -> PointAtShare | None:
     """Where alpha first falls along the curve by more than its error."""
     alphas = np.array([point.alpha for point in curve])
     for i in range(1, len(curve) - 1):
-        lowest = alphas[i:].min()
-        if alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i] and lowest < alphas[i] * (1 - _JUMP):
+        lowest = curve[i + int(np.argmin(alphas[i:]))]
+        rises = alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i]
+        if rises and lowest.alpha < alphas[i] * (1 - _JUMP) and _falls(curve[i], lowest):
             before, here, after = curve[i - 1 : i + 2]
             found: Any = minimize_scalar(
                 lambda s, V=here.V: -_point_at_share(evolution, float(s), V).alpha,
