@@ -389,12 +389,13 @@ MODELS: tuple[Mapping[str, Any], ...] = (
         "metrics.wrong": "(1 - (1 - 2*c)*sign(h + b))/2",
         "metrics.margin": "(1 - 2*c)*(h + b)",
     },
-    # teachers of any prior, whose fields are tilted
+    # teachers of any prior, whose fields are tilted and have heavy tails
     {
         "tokens.length": 1,
         "tokens.sigma": _numbers(0.6, 1.1),
         "tokens.density": "1 + tilt*tanh(k)",
-        "tokens.parameters": _named(tilt=_numbers(-0.9, 0.9)),
+        "tokens.sampler": "k + tail*k**3",
+        "tokens.parameters": _named(tilt=_numbers(-0.9, 0.9), tail=_numbers(0, 0.2)),
         "teacher": teacher_priors(),
         "teacher.noise": _NOISE,
         **_formula(
@@ -418,7 +419,7 @@ MODELS: tuple[Mapping[str, Any], ...] = (
 def models(shapes: Mapping[str, Any] | Sequence[Mapping[str, Any]] = MODELS, nodes: int = 16) -> Strategy[Problem]:
     """Random models whose loss is a formula, with the ingredients of later work.
 
-    Among them are trained parameters, losses of Q, densities of the teacher's fields, clusters that say which token
+    Among them are trained parameters, losses of Q, other laws of the teacher's fields, clusters that say which token
     matters, several metrics, a ridge for each column, priors of the teacher, and noise on the labels.
 
     Parameters

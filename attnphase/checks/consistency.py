@@ -126,7 +126,7 @@ def _checks(case: Case, callback: Callback) -> Iterator[Check]:
 def _experiment(case: Case, progress: bool) -> Check:
     """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
     problem, point, name = case.problem, case.point, "experiment at finite d"
-    if not case.system.sample_law.gaussian and problem.tokens.density is None:
+    if not case.system.sample_law.gaussian and not problem.tokens.own_laws:
         return Check.left_out(name, "not tried: instances are drawn with Gaussian fields")
     try:
         require_torch()

@@ -25,7 +25,7 @@ from attnphase.problem import Problem
 from attnphase.processes.threads import each
 from attnphase.spectrum.measure import gaussian_gram, measure_of
 from attnphase.state_evolution.axes import matrix_root
-from attnphase.state_evolution.sample_law import SampleLaw
+from attnphase.state_evolution.sample_law import DeclaredLaw, SampleLaw
 
 __all__ = [
     "TORCH_DTYPES",
@@ -309,15 +309,15 @@ def _draw_run(
     positions, teacher = tensor(geometry.positions / math.sqrt(d)), tensor(geometry.teacher)
     samples.sites[s] = torch.as_tensor(sites, device=loss.device)
     whole = samples.tokens[s].view(count, length, d)
-    weighted = None if problem.tokens.density is None else _law_of(problem)
-    most = d if weighted is None else max(d, _CANDIDATES * teacher.shape[1])
+    law = _law_of(problem)
+    most = d if problem.tokens.density is None else max(d, _CANDIDATES * teacher.shape[1])
     block = max(1, _BLOCK // (length * most))
     for begin in range(0, count, block):
         part = slice(begin, min(begin + block, count))
         z = tensor(normals.standard_normal((part.stop - begin, length, d)))
         x = z.mul_(spread[samples.sites[s, part]]).add_(means[samples.sites[s, part]])
-        if weighted is not None:
-            x.add_(tensor(_way_to_density(weighted, geometry, chosen[part], x.double().cpu().numpy(), normals)))
+        if law is not None:
+            x.add_(tensor(_way_to_law(law, geometry, chosen[part], x.double().cpu().numpy(), normals)))
         k = x @ teacher / math.sqrt(d)
         student = torch.add(x, positions, out=whole[part])
         samples.teacher_fields[s, part] = k
@@ -338,15 +338,16 @@ def _draw_run(
 
 
 @lru_cache(maxsize=8)
-def _law_of(problem: Problem) -> SampleLaw:
-    """Of the limit d -> infinity, by whose density k is drawn; it is checked once."""
-    return SampleLaw.of(problem, measure_of(problem))
+def _law_of(problem: Problem) -> DeclaredLaw | None:
+    """Of the limit d -> infinity, by whose sampler and density k is drawn, if it has any; it is checked once."""
+    law = SampleLaw.of(problem, measure_of(problem)) if problem.tokens.own_laws else None
+    return law if isinstance(law, DeclaredLaw) else None
 
 
-def _way_to_density(
-    law: SampleLaw, geometry: Geometry, chosen: NDArray[np.int64], x: Array, random: np.random.Generator
+def _way_to_law(
+    law: DeclaredLaw, geometry: Geometry, chosen: NDArray[np.int64], x: Array, random: np.random.Generator
 ) -> Array:
-    """What moves Gaussian tokens x (N, L, d) of given configurations along the teacher, so that k has its density.
+    """What moves Gaussian tokens x (N, L, d) of given configurations along the teacher, so that k has its law.
 
     Of all that a token is but k the law stays as it is.
     """
@@ -355,13 +356,22 @@ def _way_to_density(
     for place in np.unique(chosen):
         of_place, sites = np.flatnonzero(chosen == place), law.configurations[place]
         k = x[of_place] @ geometry.teacher / math.sqrt(d)
-        zeta = random.standard_normal((len(k), _CANDIDATES, *k.shape[1:]))
-        middle = geometry.means[sites] @ geometry.teacher / d
-        others = middle + np.einsum("lij,nmlj->nmli", matrix_root(rho[sites]), zeta)
-        shares = np.cumsum(
-            law.relative_density(place, others.reshape(-1, *k.shape[1:])).reshape(zeta.shape[:2]), axis=1
-        )
-        taken = (shares < random.random((len(k), 1)) * shares[:, -1:]).sum(axis=1)
-        away = np.linalg.solve(rho[sites], (others[np.arange(len(k)), taken] - k)[..., None])[..., 0]
+        if law.given.density is None:
+            fields, _ = law.of_gaussian(place, k)
+        else:
+            fields = _by_density(law, place, geometry.means[sites] @ geometry.teacher / d, rho[sites], len(k), random)
+        away = np.linalg.solve(rho[sites], (fields - k)[..., None])[..., 0]
         step[of_place] = geometry.gamma[sites] * (away @ geometry.teacher.T) / math.sqrt(d)
     return step
+
+
+def _by_density(
+    law: SampleLaw, place: int, middle: Array, rho: Array, count: int, random: np.random.Generator
+) -> Array:
+    """Fields (N, L, t) of a configuration, each one of many by their density."""
+    zeta = random.standard_normal((count, _CANDIDATES, *middle.shape))
+    others = middle + np.einsum("lij,nmlj->nmli", matrix_root(rho), zeta)
+    fields, shares = law.of_gaussian(place, others.reshape(-1, *middle.shape))
+    sums = np.cumsum(shares.reshape(count, _CANDIDATES), axis=1)
+    taken = (sums < random.random((count, 1)) * sums[:, -1:]).sum(axis=1)
+    return fields.reshape(zeta.shape)[np.arange(count), taken]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -158,13 +159,7 @@ def _law_of(instance: Instance, overlaps: Overlaps) -> SampleLaw:
     configurations, probabilities = problem.cluster_law
     means = overlaps.teacher_means[configurations]
     law = SampleLaw(configurations, probabilities, _tokens(instance), means, rho, rho, 0.0, problem.loss.form)
-    return law.weighted(problem)
-
-
-def _shares(law: SampleLaw, configuration: int, k: Array) -> Array:
-    """By what nodes of Gaussian fields (N, L, t) are weighed, (N,); at finite d a density's mean is not quite one."""
-    shares = law.relative_density(configuration, k)
-    return np.asarray(shares / shares.mean())
+    return law.declared(problem)
 
 
 def noise_losses(instance: Instance) -> Array:
@@ -212,12 +207,15 @@ def _mean_losses(
     width = instance.loss.noise_shape[1] if noisy else 0
     law, total = _law_of(instance, overlaps), np.zeros(REPLICATES)
     for place, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
-        found = conditional_nodes(instance, instance.geometries[run], overlaps, weights, sites, len(sites) * width)
+        own_law = partial(law.of_gaussian, place)
+        *found, shares = conditional_nodes(
+            instance, instance.geometries[run], overlaps, weights, sites, len(sites) * width, own_law
+        )
         h, k, own, cross, grams, normals = (_tensor(instance, array) for array in found)
         deviation = math.sqrt(instance.problem.teacher.noise)
         noise = deviation * normals.reshape(-1, len(sites), width) if noisy else None
         values = of_nodes(instance, _Nodes(h, k, own, cross, grams, torch.as_tensor(sites), noise))
-        weighed = values.double().cpu().numpy() * _shares(law, place, found[1])
+        weighed = values.double().cpu().numpy() * shares
         total += probability * weighed.reshape(REPLICATES, -1).mean(axis=1)
     return total
 
@@ -250,11 +248,18 @@ def _tensor(instance: Instance, array: Array) -> Tensor:
 
 
 def conditional_nodes(
-    instance: Instance, geometry: Geometry, overlaps: Overlaps, weights: Array, sites: NDArray[np.int64], more: int = 0
-) -> tuple[Array, Array, Array, Array, Array, Array]:
+    instance: Instance,
+    geometry: Geometry,
+    overlaps: Overlaps,
+    weights: Array,
+    sites: NDArray[np.int64],
+    more: int = 0,
+    law: Callable[[Array], tuple[Array, Array]] = lambda k: (k, np.ones(len(k))),
+) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
     """Nodes of h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d`` and ``(x+p)(x+p)^T / d``.
 
-    With `more` normals for every node, which belong to nothing.
+    With `more` normals for every node, which belong to nothing, and what multiplies its weight. The `law` makes fields
+    and their density of Gaussian k; tokens move along the teacher.
     """
     d, length, columns = geometry.dimension, len(sites), weights.shape[1]
     t = geometry.teacher.shape[1]
@@ -275,6 +280,11 @@ def conditional_nodes(
         response = spread @ np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
         responses.append(response)
         captured[l] = np.einsum("di,di->", response, spread) / d
+    middle = overlaps.teacher_means[sites]
+    k, shares = law(fields[:, :, columns:] + middle)
+    away = k - middle - fields[:, :, columns:]
+    lifts = np.linalg.solve(overlaps.rho[sites], overlaps.theta[sites].mT)  # (theta rho^-1)^T
+    fields = fields + np.concatenate([np.einsum("lij,nli->nlj", lifts, away), away], axis=2)
     # x_l / sqrt(d)-coordinates are combinations of mu_l, p_l and the columns of B_l; all products are taken once
     vectors = [
         np.concatenate([geometry.means[site][:, None], geometry.positions[l][:, None], responses[l]], axis=1) / d
@@ -295,8 +305,8 @@ def conditional_nodes(
         return np.einsum("lnkb,nkb->nlk", images, right) + np.diag(free)
 
     h = fields[:, :, :columns] + overlaps.m[sites]
-    k = fields[:, :, columns:] + overlaps.teacher_means[sites]
-    return h, k, gram(x, x), gram(x, student), gram(student, student), rest
+    # at finite d a density's mean is not quite one
+    return h, k, gram(x, x), gram(x, student), gram(student, student), rest, shares / shares.mean()
 
 
 def sampled_test_errors(
@@ -338,9 +348,11 @@ def linear_errors(instance: Instance) -> Array:
         overlaps = overlaps_of(instance, s, zero)
         law = _law_of(instance, overlaps)
         for place, (sites, probability) in enumerate(zip(law.configurations, law.probabilities, strict=True)):
-            _, k, own, *_ = conditional_nodes(instance, instance.geometries[s], overlaps, zero, sites)
+            _, k, own, *_, shares = conditional_nodes(
+                instance, instance.geometries[s], overlaps, zero, sites, law=partial(law.of_gaussian, place)
+            )
             rest = instance.loss.targets(_tensor(instance, k), torch.as_tensor(sites)).double().cpu().numpy() - fits[s]
-            total += probability * float(((rest @ own * rest).sum(axis=(1, 2)) * _shares(law, place, k)).mean())
+            total += probability * float(((rest @ own * rest).sum(axis=(1, 2)) * shares).mean())
         return total / length
 
     return np.array(each(instance.threads, error, range(len(instance.runs))))

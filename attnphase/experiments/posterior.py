@@ -286,7 +286,7 @@ def _test_errors(run: _Run, weights: Array, V: Array) -> Array:
     total = np.zeros(REPLICATES)
     for sites, probability in zip(*instance.problem.cluster_law, strict=True):
         more = 2 * length * t
-        h, k, own, _, _, normals = conditional_nodes(instance, geometry, overlaps, weights, sites, more)
+        h, k, own, _, _, normals, _ = conditional_nodes(instance, geometry, overlaps, weights, sites, more)
         omega = h - geometry.positions @ weights / geometry.dimension
         roots = np.linalg.cholesky(V[sites])
         about = np.einsum("lij,nalj->anli", roots, normals.reshape(-1, 2, length, t))

@@ -109,10 +109,11 @@ class TrainingSettings:
         ------
         ProblemError
         """
-        if problem.tokens.density is not None and (self.kind.message_passing or self.kind.posterior):
+        if problem.tokens.own_laws and (self.kind.message_passing or self.kind.posterior):
+            field = f"tokens.{problem.tokens.own_laws[0]}"
             raise ProblemError(
-                "tokens.density",
-                f"tokens.density does not go with optimizer {self.optimizer}, which needs Gaussian tokens: use lbfgs.",
+                field,
+                f"{field} does not go with optimizer {self.optimizer}, which needs Gaussian tokens: use lbfgs.",
             )
         if self.kind.posterior:
             channel_of(problem, self.channel)

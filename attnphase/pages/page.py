@@ -117,7 +117,8 @@ def derive(
     ------
     ProblemError
         `problem` is no `Problem`, `concrete` is neither True nor False, or `limit` is unknown; the limit does not cover
-        the problem, or does not go with `concrete`; ``tokens.density`` is negative somewhere, or its mean is not 1.
+        the problem, or does not go with `concrete`; ``tokens.density`` is negative somewhere, or its mean is not
+        1; ``tokens.sampler`` is not finite.
 
     Examples
     --------
@@ -133,8 +134,8 @@ def derive(
         )
     if limit == "flow":
         FlowSettings().check(problem)
-    if problem.tokens.density is not None:
-        sample_law.SampleLaw.of(problem, measures.Spectrum.of(problem))  # refuses a density that is none
+    if problem.tokens.own_laws:
+        sample_law.SampleLaw.of(problem, measures.Spectrum.of(problem))  # refuses a law that is none
     if other is not None:
         return other(problem, progress)
     with progress_line(progress, "loading SymPy") as line:
@@ -308,9 +309,14 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
     if problem.loss.text is not None:
         fields = "fields and noise" if problem.teacher.noise else "fields"
         texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.text))
+    if problem.tokens.sampler is not None:
+        what = "stands for the teacher's fields in all equations, and is made of Gaussian fields k as"
+        texts[r"g(k, c)"] = (what, _without_comments(problem.tokens.sampler))
     if problem.tokens.density is not None:
-        what = "is the density of the teacher's fields over the Gaussian one,"
-        texts[r"p(k \,|\, c) / \mathcal{N}(k)"] = (what, _without_comments(problem.tokens.density))
+        over = "Gaussian one" if problem.tokens.sampler is None else "one of g"
+        symbol = r"\mathcal{N}(k)" if problem.tokens.sampler is None else r"p_g(k \,|\, c)"
+        what = f"is the density of the teacher's fields over the {over},"
+        texts[rf"p(k \,|\, c) / {symbol}"] = (what, _without_comments(problem.tokens.density))
     for name, penalty in (problem.loss.trained or {}).items():
         texts[f"r_{{{model_symbols.parameter_symbol(name)}}}"] = ("was given as", penalty)
     form = problem.regularizer.form

@@ -20,7 +20,7 @@ from attnphase.problem.values import is_nested
 with loaded_on_use(__name__):
     import sympy
 
-    from derivations.models import fingerprints, formulas, metrics, scores
+    from derivations.models import fingerprints, formulas, metrics, samplers, scalar, scores
 
 __all__ = ["WrittenFormula", "canonical_toml", "with_formulas"]
 
@@ -116,8 +116,11 @@ def _formulas(problem: Sections) -> Iterator[tuple[str, str, str]]:
         yield "loss.expression", loss.text, _of_fields(loss.text, sizes, numbers)
     for name, text in problem.metrics.items():
         yield f"metrics.{name}", text, _of_fields(text, sizes, tuple(problem.numbers))
+    own = tuple(tokens.parameters or {})
+    if tokens.sampler is not None:
+        yield "tokens.sampler", tokens.sampler, _of_sampler(tokens.sampler, sizes, own)
     if tokens.density is not None:
-        yield "tokens.density", tokens.density, _of_fields(tokens.density, sizes, tuple(tokens.parameters or {}))
+        yield "tokens.density", tokens.density, _of_fields(tokens.density, sizes, own)
     for name, text in (loss.trained or {}).items():
         yield f"loss.trained.{name}", text, _of_number(text, name)
     if problem.regularizer.expression is not None:
@@ -130,6 +133,11 @@ def _formulas(problem: Sections) -> Iterator[tuple[str, str, str]]:
 @lru_cache(maxsize=256)
 def _of_fields(text: str, sizes: Sizes, numbers: tuple[str, ...]) -> str:
     return fingerprints.fingerprint(metrics.metric_expression(text, *sizes, numbers)[0])
+
+
+@lru_cache(maxsize=64)
+def _of_sampler(text: str, sizes: Sizes, numbers: tuple[str, ...]) -> str:
+    return " ".join(map(fingerprints.fingerprint, samplers.sampler_expressions(text, scalar.Sizes(*sizes), numbers)[0]))
 
 
 @lru_cache(maxsize=64)

@@ -94,7 +94,8 @@ def _displace(data: dict[str, Any], place: tuple[str, str], value: Any, changes:
     owner = sections()[section]
     notes = notes_of(owner)
     kind = default(owner, key) if value is None else value
-    gone = notes.without.get(key, ()) if value is None else ()
+    left = {one for one, its in data[section].items() if changes.get(f"{section}.{one}", its) is not None} - {key}
+    gone = [one for one, needs in notes.without.items() if value is None and key in needs and not left & {*needs}]
     _forget(data[section], section, {*notes.displaces.get(key, ()), *gone, *notes.idle(key, kind)}, changes)
     if section == "tokens" and key in ("kind", "sigma", "spectrum"):
         if data["positions"].get("kind") == IN_ATOMS:

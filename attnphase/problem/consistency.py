@@ -21,9 +21,9 @@ from attnphase.problem.values import (
 )
 
 with loaded_on_use(__name__):
-    from derivations.models import scalar
+    from derivations.models import samplers, scalar
 
-__all__ = ["check_rule", "check_sections", "has_rule", "has_smooth_density"]
+__all__ = ["check_rule", "check_sections", "has_rule", "has_smooth_law"]
 
 
 def check_sections(problem: Sections) -> None:
@@ -59,8 +59,8 @@ def check_rule(problem: Sections) -> None:
         raise ProblemError(
             "integration.rule",
             f'integration.rule = "{problem.integration.rule}" needs a label that jumps or bends on parallel planes of'
-            " the teacher's fields alone, as sign(k0_0 + k1_0) does, and a smooth"
-            ' tokens.density: choose "auto" for this problem.',
+            " the teacher's fields alone, as sign(k0_0 + k1_0) does, a smooth tokens.density, and without such a"
+            ' label a smooth tokens.sampler: choose "auto" for this problem.',
         )
 
 
@@ -71,16 +71,19 @@ def has_rule(problem: Sections, name: str) -> bool:
 
 
 def _has_planes(problem: Sections) -> bool:
-    """Whether labels jump on parallel planes alone, and the density of k nowhere."""
-    return problem.loss.form.label_planes is not None and has_smooth_density(problem)
+    """Whether labels jump on parallel planes of the Gaussian fields alone, and the law of k nowhere."""
+    planes = problem.loss.form.label_planes
+    bent = problem.tokens.sampler is not None and planes is not None and len(planes[0]) > 0
+    return planes is not None and not bent and has_smooth_law(problem)
 
 
-def has_smooth_density(problem: Sections) -> bool:
-    """Whether the density of k, relative to the Gaussian one, jumps or bends nowhere."""
-    if problem.tokens.density is None:
-        return True
-    sizes = scalar.Sizes(problem.tokens.length, problem.columns, problem.teacher_columns)
-    return scalar.formula_label_planes(problem.tokens.density, problem.tokens.parameters or {}, sizes) == ({}, ())
+def has_smooth_law(problem: Sections) -> bool:
+    """Whether what makes the law of k of the Gaussian one, a sampler or a density, jumps or bends nowhere."""
+    tokens = problem.tokens
+    sizes, own = scalar.Sizes(tokens.length, problem.columns, problem.teacher_columns), tokens.parameters or {}
+    if tokens.sampler is not None and not samplers.is_smooth(tokens.sampler, sizes, tuple(own)):
+        return False
+    return tokens.density is None or scalar.formula_label_planes(tokens.density, own, sizes) == ({}, ())
 
 
 def _unmet(problem: Sections, required: Mapping[str, Any]) -> str | None:

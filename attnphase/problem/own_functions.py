@@ -14,17 +14,28 @@ from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.attention import SHIPPED_SCORES
+from attnphase.problem.field_formulas import (
+    arrays_of,
+    check_clusters,
+    check_finite,
+    check_metric,
+    cluster_numbers,
+    formula_text,
+    refuse_symbols,
+    shown_point,
+    traced,
+)
 from attnphase.problem.loss import Loss
 from attnphase.problem.losses import Sizes
 from attnphase.problem.metrics import Metrics
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.sections import Sections
+from attnphase.problem.teacher_fields import check_law, tokens_of_formulas
 
 with loaded_on_use(__name__):
     import sympy
 
-    from derivations.models import bounds, formulas, functions, kinks, metrics, model, row_functions, scalar, scores
-    from derivations.models import traced as tracing
+    from derivations.models import bounds, formulas, functions, kinks, model, row_functions, scalar, scores
 
 __all__ = [
     "check_loss",
@@ -59,14 +70,14 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         for section, score in (("teacher", problem.teacher.score), ("student", problem.student.score)):
             if score not in SHIPPED_SCORES and may_look_up(score):
                 check_score(score, length, f"{section}.score")
-    own = problem.metrics or loss.text is not None or problem.tokens.density is not None
-    clusters = _clusters(problem) if own else ()
+    own = problem.metrics or loss.text is not None or problem.tokens.own_laws
+    clusters = cluster_numbers(problem) if own else ()
     used = set[str]()  # names of the loss's own numbers
     for name, text in problem.metrics.items():
-        metric, held = _check_metric(problem, f"metrics.{name}", text, clusters, problem.numbers)
+        metric, held = check_metric(problem, f"metrics.{name}", text, clusters, problem.numbers)
         used |= {name for name, x in zip(problem.numbers, held.parameters, strict=True) if metric.has(x)}
-    if problem.tokens.density is not None:
-        _check_density(problem, problem.tokens.density, clusters)
+    if problem.tokens.own_laws:
+        check_law(problem, clusters)
     if loss.text is not None:
         sizes = length, problem.columns, problem.teacher_columns
         taken = check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers)
@@ -86,51 +97,22 @@ def sections_of_formulas(problem: Sections) -> dict[str, Any]:
         Naming the field of a function that cannot be used.
     """
     sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-    loss, metrics, density = _loss_of_sizes(problem.loss, sizes), problem.metrics, problem.tokens.density
-    tokens, regularizer, penalty = problem.tokens, problem.regularizer, problem.regularizer.expression
-    if callable(density):
-        of_tokens = tokens.parameters or {}, ("k", "c"), "tokens.parameters"
-        found = _traced("tokens.density", density, sizes, *of_tokens)
-        tokens = replace(tokens, density=found.text, parameters=found.parameters or None)
+    loss, metrics, tokens = _loss_of_sizes(problem.loss, sizes), problem.metrics, tokens_of_formulas(problem)
+    regularizer, penalty = problem.regularizer, problem.regularizer.expression
     if any(map(callable, metrics.values())):
-        given, names = _arrays(sizes), (*loss.numbers, *(tokens.parameters or {}))
+        given, names = arrays_of(sizes), (*loss.numbers, *(tokens.parameters or {}))
         given |= {name: model.parameter_symbol(name) for name in names}
         given |= {"Q": scalar.norm_array(problem.columns)} if loss.norms else {}
-        metrics = Metrics.of({one: _formula(f"metrics.{one}", it, given, names) for one, it in metrics.items()})
+        metrics = Metrics.of({one: formula_text(f"metrics.{one}", it, given, names) for one, it in metrics.items()})
     if callable(penalty):
         given = {"w": sympy.Symbol("w", real=True)}
-        regularizer = replace(regularizer, expression=_formula("regularizer.expression", penalty, given))
+        regularizer = replace(regularizer, expression=formula_text("regularizer.expression", penalty, given))
     teacher, student = (
         replace(one, score=_row_formula(f"{name}.score", one.score, sizes[0])) if callable(one.score) else one
         for name, one in (("teacher", problem.teacher), ("student", problem.student))
     )
     found = {"loss": loss, "metrics": metrics, "tokens": tokens, "regularizer": regularizer}
     return found | {"teacher": teacher, "student": student}
-
-
-def _arrays(sizes: Sizes) -> dict[str, Any]:
-    """The arrays of a formula by name."""
-    return dict(zip(("h", "k", "noise", "c"), scalar.Sizes(*sizes).symbols(), strict=True))
-
-
-def _traced(field: str, function: Callable[..., Any], sizes: Sizes, *more: Any) -> tracing.Traced:
-    """A function of the arrays of a formula, and of numbers, as data."""
-    try:
-        return tracing.traced(function, scalar.Sizes(*sizes), *more)
-    except formulas.FormulaError as error:
-        raise ProblemError(field, f"{field} cannot be used: {error}") from None
-
-
-def _formula(
-    field: str, function: str | Callable[..., Any], given: Mapping[str, Any], numbers: Sequence[str] = ()
-) -> str:
-    """A function as a formula; a formula stays as it is."""
-    if isinstance(function, str):
-        return function
-    try:
-        return tracing.formula_of(function, given, numbers)
-    except formulas.FormulaError as error:
-        raise ProblemError(field, f"{field} cannot be used: {error}") from None
 
 
 def label_formula(problem: Sections, label: str | Callable[..., Any]) -> str:
@@ -142,12 +124,12 @@ def label_formula(problem: Sections, label: str | Callable[..., Any]) -> str:
         Naming ``label``.
     """
     loss = problem.loss
-    given = _arrays((problem.tokens.length, problem.columns, problem.teacher_columns))
+    given = arrays_of((problem.tokens.length, problem.columns, problem.teacher_columns))
     given |= {name: model.parameter_symbol(name) for name in problem.numbers}
-    text = _formula("label", label, given, tuple(problem.numbers))
-    formula, held = _check_metric(problem, "label", text, _clusters(problem), problem.numbers)
+    text = formula_text("label", label, given, tuple(problem.numbers))
+    formula, held = check_metric(problem, "label", text, cluster_numbers(problem), problem.numbers)
     named = {x: str(x) for x in held.student} | {model.parameter_symbol(name): name for name in loss.fitted}
-    _refuse("label", formula, named, "k, noise, c and parameters that are not trained")
+    refuse_symbols("label", formula, named, "k, noise, c and parameters that are not trained")
     return text
 
 
@@ -163,11 +145,11 @@ def _loss_of_sizes(loss: Loss, sizes: Sizes) -> Loss:
     """The loss of a problem of these sizes; functions are called and become formulas."""
     function = loss.expression
     if function is not None and not isinstance(function, str):
-        found = _traced("loss.expression", function, sizes, loss.parameters or {})
+        found = traced("loss.expression", function, sizes, loss.parameters or {})
         loss = replace(loss, expression=found.text, parameters=found.parameters or None)
     if any(map(callable, (loss.trained or {}).values())):
         penalties = {
-            name: _formula(f"loss.trained.{name}", penalty, {name: model.parameter_symbol(name)}, (name,))
+            name: formula_text(f"loss.trained.{name}", penalty, {name: model.parameter_symbol(name)}, (name,))
             for name, penalty in (loss.trained or {}).items()
         }
         loss = replace(loss, trained=penalties)
@@ -280,7 +262,7 @@ def check_loss(
         loss = formula.loss(h, [[*teacher, *own, c] for teacher, own, c in zip(k, drawn, numbers, strict=True)])
     except formulas.FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
-    _check_clusters(field, expression, clusters)
+    check_clusters(field, expression, clusters)
     taken = {name for name in parameters if loss.has(model.parameter_symbol(name))}
     loss = loss.xreplace({model.parameter_symbol(name): sympy.Float(value) for name, value in parameters.items()})
     if not any(loss.has(symbol) for row in h for symbol in row):
@@ -354,78 +336,6 @@ def _check_trained(name: str, penalty: str, taken: Set[str]) -> None:
         )
 
 
-def _clusters(problem: Sections) -> Sequence[Sequence[int]]:
-    """Numbers of the tokens' clusters in every configuration; none where tokens have no clusters."""
-    return problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
-
-
-def _check_clusters(field: str, expression: str, clusters: Sequence[Sequence[int]]) -> None:
-    """Refuse a formula with the number of a token's cluster where tokens have none."""
-    if scalar.takes_clusters(expression) and not clusters:
-        raise ProblemError(
-            field,
-            f'{field} takes the number of a token\'s cluster, but tokens have none: set tokens.kind = "mixture" and'
-            " give tokens.clusters, or write it without c.",
-        )
-
-
-def _check_density(problem: Sections, text: str, clusters: Sequence[Sequence[int]]) -> None:
-    """Refuse a density of k that is no formula, not finite, or takes other fields; its mean is not known here."""
-    numbers = problem.tokens.parameters or {}
-    density, held = _check_metric(problem, "tokens.density", text, clusters, numbers)
-    _refuse("tokens.density", density, {x: str(x) for x in (*held.student, *held.noise)}, "k and c alone")
-    for name in numbers:
-        place = f"tokens.parameters.{name}"
-        if name not in formulas.names_in(text):
-            raise ProblemError(place, f"{place} is no number of tokens.density, which has no {name}: leave it out.")
-        if name in problem.loss.numbers:
-            raise ProblemError(place, f"{place} has the name of loss.parameters.{name}: choose another name.")
-
-
-def _refuse(field: str, formula: Any, named: Mapping[Any, str], remedy: str) -> None:
-    """Refuse a formula that takes any of some symbols, given with their names."""
-    other = sorted(named[x] for x in formula.free_symbols & named.keys())
-    if other:
-        raise ProblemError(field, f"{field} has {other[0]} in it: write it with {remedy}.")
-
-
-def _check_metric(
-    problem: Sections, field: str, text: str, clusters: Sequence[Sequence[int]], numbers: Mapping[str, float]
-) -> tuple[Any, metrics.MetricSymbols]:
-    """Refuse a metric that is no formula of the problem's fields, or not a finite number for all of them.
-
-    It may take these numbers by name. It is returned in symbols.
-    """
-    _check_clusters(field, text, clusters)
-    try:
-        sizes = problem.tokens.length, problem.columns, problem.teacher_columns
-        metric, held = metrics.metric_expression(text, *sizes, tuple(numbers))
-    except formulas.FormulaError as error:
-        raise ProblemError(field, f"{field} must be a formula of a sample's fields, but {error}") from None
-    for row in clusters[:_MOST_TRIED] or ((),):
-        at = dict(zip(held.clusters, row, strict=False))
-        at |= dict(zip(held.parameters, numbers.values(), strict=True))
-        _check_finite(field, metric.subs(at), [*held.student, *held.teacher, *held.noise], at, {})
-    return metric, held
-
-
-def _check_finite(
-    field: str, value: Any, variables: Sequence[Any], at: Mapping[Any, float], short: Mapping[Any, str]
-) -> None:
-    """Refuse a formula that is not a finite number for all fields, with the clusters ``at`` which it is taken."""
-    pole = bounds.singular_point([value], variables)
-    if pole is not None:
-        raise ProblemError(
-            field,
-            f"{field} must be a finite number for all fields, but is not finite at {_shown({**at, **pole}, short)}:"
-            " keep its denominators, and the arguments of its logarithms and roots, above zero.",
-        )
-
-
-def _shown(point: Mapping[Any, float], short: Mapping[Any, str]) -> str:
-    return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())
-
-
 def _check_values(
     loss: Any, fields: Sequence[Any], others: Sequence[Any], at: Mapping[Any, float], short: Mapping[Any, str]
 ) -> None:
@@ -434,13 +344,12 @@ def _check_values(
     A message shows a point with the clusters ``at`` which the loss is taken, under ``short`` names.
     """
     field = "loss.expression"
-
-    _check_finite(field, loss, [*fields, *others], at, short)
+    check_finite(field, loss, [*fields, *others], at, short)
     fall = bounds.fall_of(loss, fields, others)
     if fall is not None:
         raise ProblemError(
             field,
             f"{field} falls without bound, at least as the square of the fields: at"
-            f" {_shown({**at, **fall.point}, short)} it is {fall.value:.4g}, and no minimum is left; let it be"
+            f" {shown_point({**at, **fall.point}, short)} it is {fall.value:.4g}, and no minimum is left; let it be"
             " bounded from below, or fall no faster than a line.",
         )

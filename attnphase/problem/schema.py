@@ -54,7 +54,7 @@ class Notes:
         For a key: others that a new value of it takes back to their defaults.  Those that do not go with a new kind are
         not named.
     without : mapping
-        For a key: others that mean nothing without it, and go when it has no value.
+        For a key: others of which it needs one. It goes with the last.
     named : tuple of str
         Keys whose values are tables with names of the user's own.
     own_keys : bool

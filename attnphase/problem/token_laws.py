@@ -69,7 +69,7 @@ class Gaussian(TokenLaw):
 
     name = "gaussian"
     title = "Gaussian"
-    keys = ("sigma", "density", "parameters", "spectrum")
+    keys = ("sigma", "sampler", "density", "parameters", "spectrum")
 
     def complete(self, tokens: Any) -> None:
         """See `TokenLaw`."""
@@ -108,7 +108,7 @@ class Mixture(TokenLaw):
 
     name = "mixture"
     title = "mixture"
-    keys = ("clusters", "law", "mean_positions", "mean_teacher", "density", "parameters", "spectrum")
+    keys = ("clusters", "law", "mean_positions", "mean_teacher", "sampler", "density", "parameters", "spectrum")
     needs = ("clusters",)
     has_clusters = True
 

@@ -45,7 +45,7 @@ __all__ = ["Tokens"]
     "tokens",
     named=("parameters",),
     kinds={"kind": TOKEN_LAWS},
-    without={"density": ("parameters",)},
+    without={"parameters": ("sampler", "density")},
     displaces={
         "kind": ("sigma", "spectrum"),
         "sigma": ("spectrum",),
@@ -81,15 +81,20 @@ class Tokens:
         0 if left out.
     mean_teacher
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
+    sampler
+        A formula of Gaussian fields ``k`` (L, t) and the numbers ``c`` of the clusters, or a function
+        of these arrays, which the problem replaces by the resulting formula: the teacher's fields of
+        a sample, such as ``"k + tail*k**3"`` or ``"sign(k)"``. Without it k is Gaussian. The tokens
+        change only along the teacher's weights.
     density
         A formula of the teacher's fields ``k`` and the numbers ``c`` of the clusters, or a function
-        of these arrays, which the problem replaces by the resulting formula: the density
-        of k given c, divided by the Gaussian density. The tokens change only along the teacher's
-        weights. The mean of the formula over the Gaussian k must be 1 for every choice of clusters,
+        of these arrays, as above: the density of k given c, divided by the Gaussian density, or by
+        that of the fields of ``sampler``. The tokens change only along the teacher's
+        weights. The mean of the formula over these k must be 1 for every choice of clusters,
         which is checked when the problem is solved.
     parameters
-        Numbers of ``density`` by name, such as ``{"tilt": 0.5}``. Each can be swept, as
-        ``tokens.parameters.tilt``. Further arguments of a function are such numbers.
+        Numbers of ``sampler`` and ``density`` by name, such as ``{"tilt": 0.5}``. Each can be swept,
+        as ``tokens.parameters.tilt``. Further arguments of a function are such numbers.
     spectrum
         The joint spectral measure of the covariances: atoms whose weights sum to 1, a ready-made
         law, or the name of a CSV file of atoms (see `attnphase.spectrum.read_csv`), which is read
@@ -138,6 +143,11 @@ class Tokens:
         Field(description=f"a table of {ENTRIES}, a row for each teacher column and a column for each direction"),
         lists(MAX_COLUMNS, MAX_MEAN_DIRECTIONS),
     ] = None
+    sampler: Annotated[
+        Formula | None,
+        OR_FUNCTION,
+        Field(description="a formula in k and c"),
+    ] = None
     density: Annotated[
         Formula | None,
         OR_FUNCTION,
@@ -169,6 +179,11 @@ class Tokens:
     def has_clusters(self) -> bool:
         """Whether tokens come from a mixture of clusters."""
         return self.form.has_clusters
+
+    @property
+    def own_laws(self) -> tuple[str, ...]:
+        """Those of ``sampler`` and ``density`` that are given: with any, the teacher's fields are not Gaussian."""
+        return tuple(key for key in ("sampler", "density") if getattr(self, key) is not None)
 
     @property
     def cluster_lists(self) -> tuple[tuple[Cluster, ...], ...]:
@@ -215,10 +230,11 @@ class Tokens:
     @model_validator(mode="after")
     def _check(self) -> Self:
         self.form.complete(self)
-        if self.parameters is not None and self.density is None:
+        if self.parameters is not None and not self.own_laws:
             raise ProblemError(
                 "tokens.parameters",
-                "tokens.parameters are numbers of tokens.density, which is missing: give it, or leave them out.",
+                "tokens.parameters are numbers of tokens.sampler and tokens.density, which are missing: give one, or"
+                " leave them out.",
             )
         if self.spectrum is not None:
             self._check_spectrum()

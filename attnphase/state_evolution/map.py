@@ -15,7 +15,7 @@ from attnphase.integration.lines import LineOrders
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import FieldLaw, Solution
-from attnphase.problem.consistency import has_smooth_density
+from attnphase.problem.consistency import has_smooth_law
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.line_rules import rule_at
@@ -409,7 +409,7 @@ class StateEvolution:
     def rough_share(self) -> float:
         """Share of nodes near which something jumps or has a kink, which no tensor rule knows its error at."""
         problem = self.system.problem
-        if problem.loss.form.is_rough or not has_smooth_density(problem):
+        if problem.loss.form.is_rough or not has_smooth_law(problem):
             return 1.0
         return float(self.second_minimum_share(np.inf).mean())
 

@@ -110,8 +110,8 @@ def best_predictor(
         if problem.tokens.has_clusters or not law.gaussian or (spectrum.gamma != spectrum.gamma[0]).any():
             raise ProblemError(
                 "kind",
-                'kind = "positional" needs Gaussian tokens that have one covariance and no tokens.density: take'
-                ' "pooled" and "linear", between whose errors its error lies.',
+                'kind = "positional" needs Gaussian tokens that have one covariance, no tokens.sampler and no'
+                ' tokens.density: take "pooled" and "linear", between whose errors its error lies.',
             )
         root = matrix_root(spectrum.rho[0])
     groups = {"constant": [], "pooled": [tokens]}.get(kind, [[token] for token in tokens])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -17,16 +17,18 @@ from attnphase.lazy import loaded_on_use
 from attnphase.problem.losses import LossKind
 from attnphase.problem.problem import Problem
 from attnphase.problem.tables import RELATIVE_TOLERANCE
+from attnphase.problem.tokens import Tokens
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.axes import matrix_root
 
 with loaded_on_use(__name__):
-    from derivations.models import metrics
+    from derivations.models import metrics, samplers, scalar
 
-__all__ = ["SampleLaw", "WeightedLaw"]
+__all__ = ["DeclaredLaw", "SampleLaw"]
 
-_TRIED = 6  # random k on which a symmetry of the density is tried
+_TRIED, _SPANS = 256, (0.1, 8.0)  # random k on which a symmetry is tried, from their middle to their tails
 _POINTS, _UNLIKELY = 4096, 8.0  # in each of 16 replicates, and the standard errors by which a mean is wrong
+_UNCERTAIN = 0.5  # relative error of the mean square: it is 1 if one of 16 replicates makes it up
 _LEFT = 1e-6  # of a direction that those before span: less is rounding
 
 
@@ -76,10 +78,19 @@ class SampleLaw:
         Raises
         ------
         ProblemError
-            Naming ``tokens``.
+            Naming what gives the law.
         """
         if not self.gaussian:
-            raise ProblemError("tokens", f"tokens have a law under which k is not Gaussian, but {reason}")
+            raise ProblemError(self.origin, f"{self._said} a law under which k is not Gaussian, but {reason}")
+
+    @property
+    def origin(self) -> str:
+        """The field of a problem that gives the law."""
+        return "tokens"
+
+    @property
+    def _said(self) -> str:
+        return f"{self.origin} {'have' if self.origin == 'tokens' else 'gives'}"
 
     @classmethod
     def of(cls, problem: Problem, spectrum: Spectrum, *, noisy: bool = True) -> SampleLaw:
@@ -95,19 +106,19 @@ class SampleLaw:
         clean, deviation = spectrum.rho, float(np.sqrt(variance))
         rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
         parts = configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form
-        law = cls(*parts).weighted(problem)
-        if isinstance(law, WeightedLaw):
-            law.check_density()
+        law = cls(*parts).declared(problem)
+        if isinstance(law, DeclaredLaw):
+            law.check()
         return law
 
-    def weighted(self, problem: Problem) -> SampleLaw:
-        """The law with the density that a problem gives k, if it gives one."""
-        if problem.tokens.density is None:
+    def declared(self, problem: Problem) -> SampleLaw:
+        """The law with the sampler and the density that a problem gives k, if it gives one."""
+        tokens = problem.tokens
+        if not tokens.own_laws:
             return self
         parts: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(SampleLaw)}
         numbers = tuple(float(cluster) for _, cluster in problem.sites)
-        parameters = problem.tokens.parameters or {}
-        return WeightedLaw(**parts, density=problem.tokens.density, numbers=numbers, parameters=parameters)
+        return DeclaredLaw(**parts, given=tokens, numbers=numbers)
 
     def labels_of(self, k: Array, noise: Array | None = None) -> Array:
         """What labels are made of, about its mean: k (..., L, t), noise (..., L, noise), and zero for the rest."""
@@ -134,12 +145,12 @@ class SampleLaw:
         return zeta, np.ones(len(zeta))
 
     def sampled(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
-        """As `drawn`, from other normals under a density, which reach its tails where these are wider."""
+        """As `drawn`, from other normals under another law, which reach its tails where these are wider."""
         return self.drawn(configuration, zeta)
 
-    def relative_density(self, configuration: int, k: Array) -> Array:
-        """The density of k (N, L, t) in a configuration over the Gaussian one, (N,)."""
-        return np.ones(len(k))
+    def of_gaussian(self, configuration: int, k: Array) -> tuple[Array, Array]:
+        """The fields that are made of Gaussian k (N, L, t) in a configuration, and their density, (N,)."""
+        return k, np.ones(len(k))
 
     @cached_property
     def is_even(self) -> bool:
@@ -187,8 +198,8 @@ class SampleLaw:
         some = np.random.default_rng(24).normal(size=(4, *middle.shape))
         if not np.array_equal(self.drawn(configuration, some)[0], some):
             raise ProblemError(
-                "tokens",
-                "tokens have a law under which k is not linear in the normals, and labels that jump at places which the"
+                self.origin,
+                f"{self._said} a law under which k is not linear in the normals, and labels jump at places which the"
                 ' law does not tell: give it a method split, or set integration.rule = "sobol".',
             )
         normal = np.zeros(middle.shape)
@@ -208,87 +219,127 @@ class SampleLaw:
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedLaw(SampleLaw):
-    """A law of k with a density relative to the Gaussian one, which weighs the normals.
+class DeclaredLaw(SampleLaw):
+    """The law of k that a problem declares: a function of Gaussian k, with a density that weighs these.
 
     Attributes
     ----------
-    density : str
-        A formula of k, of the clusters' numbers and of parameters.
+    given : Tokens
+        With a sampler, a density, or both, which hold k, the clusters' numbers and parameters.
     numbers : tuple of float
         Of the cluster of every site.
-    parameters : mapping of str to float
-        Values of the density's own numbers.
     """
 
     gaussian: ClassVar[bool] = False
 
-    density: str
+    given: Tokens
     numbers: tuple[float, ...]
-    parameters: Mapping[str, float]
+
+    @property
+    def origin(self) -> str:
+        """See `SampleLaw`."""
+        return f"tokens.{self.given.own_laws[0]}"
 
     def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """See `SampleLaw`."""
-        sites, rank = self.configurations[configuration], self.rho.shape[-1]
-        scaled = np.einsum("lij,nlj->nli", matrix_root(self.rho[sites]), zeta)
-        return zeta, self.relative_density(configuration, self.means[configuration, :, :rank] + scaled)
+        roots = matrix_root(self.rho[self.configurations[configuration]])
+        middle = self.means[configuration, :, : self.rho.shape[-1]]
+        k, shares = self.of_gaussian(configuration, middle + np.einsum("lij,nlj->nli", roots, zeta))
+        if self.given.sampler is None:
+            return zeta, shares
+        return np.einsum("lij,nlj->nli", np.linalg.inv(roots), k - middle), shares
 
     def sampled(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """See `SampleLaw`: normals of variance two, of which the weights under a moved Gaussian are bounded.
 
-        Under a density of one everywhere they are not wider, so that it changes nothing.
+        They are not wider under a density of one everywhere, so that it changes nothing, unless fields of a sampler
+        lie farther out than they do.
         """
-        wide, shares = self.drawn(configuration, np.sqrt(2) * zeta)
-        if np.ptp(shares) <= RELATIVE_TOLERANCE:
+        normals = np.sqrt(2) * zeta
+        wide, shares = self.drawn(configuration, normals)
+        farther = np.abs(wide).max() > (1 + RELATIVE_TOLERANCE) * np.abs(normals).max()
+        if np.ptp(shares) <= RELATIVE_TOLERANCE and not farther:
             return self.drawn(configuration, zeta)
         return wide, shares * np.exp((np.log(2) - zeta**2).sum(axis=(1, 2)) / 2)
 
     def unchanged(self, order: Sequence[int], turn: Array) -> bool:
-        """See `SampleLaw`: of the density at some k."""
+        """See `SampleLaw`: of the sampler and the density at some k."""
         if not super().unchanged(order, turn):
             return False
         sources, tokens = self.images(order)
         k = np.random.default_rng(25).normal(0.1, 0.9, (_TRIED, *self.means.shape[1:2], len(turn)))
         k = k * np.sqrt(np.trace(self.rho, axis1=1, axis2=2).mean() / len(turn))
+        k = k * np.geomspace(*_SPANS, _TRIED)[:, None, None]
         for place, (source, own) in enumerate(zip(sources, tokens, strict=True)):
-            values = self.relative_density(source, k), self.relative_density(place, (k @ turn.T)[:, own])
-            if not np.allclose(*values, rtol=1e-9, atol=1e-12):
-                return False
+            mine, shares = self.of_gaussian(source, k)
+            its, others = self.of_gaussian(place, (k @ turn.T)[:, own])
+            for one, other in (((mine @ turn.T)[:, own], its), (shares, others)):
+                if not np.allclose(one, other, rtol=1e-9, atol=1e-12):
+                    return False
         return True
 
-    def check_density(self) -> None:
-        """Refuse a density that is negative somewhere, or whose mean is not 1 for every choice of clusters.
+    def check(self) -> None:
+        """Refuse fields without a mean square, and a density that is negative or whose mean is not 1, for any clusters.
 
         Raises
         ------
         ProblemError
-            Naming ``tokens.density``.
+            Naming ``tokens.sampler`` or ``tokens.density``.
         """
         shape = self.means.shape[1], self.rho.shape[-1]
         for place, sites in enumerate(self.configurations):
             draws = [scrambled_normals(int(np.prod(shape)), _POINTS, np.random.default_rng((26, s))) for s in range(16)]
-            values = np.stack([self.drawn(place, one.reshape(-1, *shape))[1] for one in draws])
+            drawn, shares = zip(*(self.drawn(place, one.reshape(-1, *shape)) for one in draws), strict=True)
             numbers = ", ".join(f"{self.numbers[site]:.0f}" for site in sites)
             where = f" for the clusters ({numbers})" if len(self.configurations) > 1 else ""
-            if values.min() < 0:
-                raise ProblemError(
-                    "tokens.density",
-                    f"tokens.density must be positive for all k, but takes the value"
-                    f" {values.min():.4g}{where}: write it as a square or an exponential, for example.",
-                )
-            mean, error = values.mean(), values.mean(axis=1).std(ddof=1) / 4
-            if not abs(mean - 1) <= _UNLIKELY * error + RELATIVE_TOLERANCE:
-                raise ProblemError(
-                    "tokens.density",
-                    f"tokens.density must have the mean 1 over Gaussian k, but has {mean:.6g}{where}:"
-                    " divide it by its mean.",
-                )
+            if self.given.sampler is not None:
+                _check_squares(np.stack(drawn), where)
+            if self.given.density is not None:
+                over = "Gaussian k" if self.given.sampler is None else "the k of tokens.sampler"
+                _check_density(np.stack(shares), over, where)
 
-    def relative_density(self, configuration: int, k: Array) -> Array:
+    def of_gaussian(self, configuration: int, k: Array) -> tuple[Array, Array]:
         """See `SampleLaw`."""
         count, length, rank = k.shape
-        function = metrics.metric_function((self.density,), length, 1, rank, tuple(self.parameters))
+        sampler, density, parameters = self.given.sampler, self.given.density, self.given.parameters or {}
         numbers = np.array([self.numbers[site] for site in self.configurations[configuration]])
+        names, own = tuple(parameters), np.array([*parameters.values()])
+        if sampler is not None:
+            k = samplers.sampler_function(sampler, scalar.Sizes(length, 1, rank), names)(k, numbers, own)
+        if density is None:
+            return k, np.ones(count)
         h, noise = np.zeros((length, 1, count)), np.zeros((length**2, count))
-        own = np.array([*self.parameters.values()])
-        return function(h, np.ascontiguousarray(k.transpose(1, 2, 0)), noise, numbers, own)[0][0]
+        function = metrics.metric_function((density,), length, 1, rank, names)
+        return k, function(h, np.ascontiguousarray(k.transpose(1, 2, 0)), noise, numbers, own)[0][0]
+
+
+def _check_squares(scaled: Array, where: str) -> None:
+    """Refuse fields (16, N, L, t) of a sampler that are not finite, or of which the largest make up the mean square."""
+    if not np.isfinite(scaled).all():
+        raise ProblemError(
+            "tokens.sampler", f"tokens.sampler must give finite numbers, but some are not{where}: let it grow slower."
+        )
+    squares = (scaled**2).sum(axis=(2, 3)).mean(axis=1)
+    mean, error = squares.mean(), squares.std(ddof=1) / 4
+    if not error <= _UNCERTAIN * mean:
+        raise ProblemError(
+            "tokens.sampler",
+            f"tokens.sampler must give fields with a finite mean square, but that of {scaled[..., 0, 0].size} draws has"
+            f" an error of {100 * error / mean:.0f} percent{where}: let it grow slower.",
+        )
+
+
+def _check_density(values: Array, over: str, where: str) -> None:
+    """Refuse a density with values (16, N) of which some are negative, or whose mean is not 1."""
+    if values.min() < 0:
+        raise ProblemError(
+            "tokens.density",
+            f"tokens.density must be positive for all k, but takes the value {values.min():.4g}{where}: write it as a"
+            " square or an exponential, for example.",
+        )
+    mean, error = values.mean(), values.mean(axis=1).std(ddof=1) / 4
+    if not abs(mean - 1) <= _UNLIKELY * error + RELATIVE_TOLERANCE:
+        raise ProblemError(
+            "tokens.density",
+            f"tokens.density must have the mean 1 over {over}, but has {mean:.6g}{where}: divide it by its mean.",
+        )

@@ -6,14 +6,15 @@ import ast
 import linecache
 import re
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sympy import Basic, Expr, Float, I, Integer, NumberSymbol, Symbol, nan, oo, sympify, zoo
+from sympy import Basic, Expr, Float, I, Integer, NumberSymbol, Symbol, Tuple, nan, oo, sympify, zoo
 
 from derivations.models.foreign import ForeignError, contained
-from derivations.models.formula_arrays import check_shapes
+from derivations.models.formula_arrays import array, check_shapes
 from derivations.models.formula_lines import FormulaError, shortened
 from derivations.models.formulas import FUNCTIONS
 from derivations.models.functions import Step, with_known_functions
@@ -60,8 +61,9 @@ def called(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     known: Mapping[Symbol, float] = MappingProxyType({}),
+    shape: tuple[int, ...] = (),
 ) -> Any:
-    """The value of a function of symbols, and of arrays of these, as an expression.
+    """The value of a function of symbols, and of arrays of these, as an expression, or as an array of a shape.
 
     Parameters
     ----------
@@ -70,6 +72,8 @@ def called(
         By name; ``"c"`` are numbers of clusters.
     known : mapping
         Values of some of the symbols, at which the function is compared with the expression.
+    shape : tuple of int
+        Of the value; none of one number.
 
     Raises
     ------
@@ -80,21 +84,28 @@ def called(
         name: value.view(_Symbols) if isinstance(value, np.ndarray) else value for name, value in arguments.items()
     }
     try:
-        expression = _value(function, arguments)
+        value = _value(function, arguments, shape)
     except ForeignError as error:
         raise FormulaError(_reason(error)) from None
     entries = [entry for one in arguments.values() for entry in np.asarray(one, dtype=object).flat]
-    strange = sorted(map(str, expression.free_symbols - {*entries}))
+    strange = sorted(map(str, Tuple(*value.flat).free_symbols - {*entries}))
     if strange:
         raise FormulaError(f"its value holds {shortened(strange[0])}, which is none of its arguments.")
-    _check_numbers(function, arguments, expression, known)
-    return expression
+    _check_numbers(function, arguments, value, known)
+    return value if shape else value.item()
 
 
-def _value(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def _value(function: Callable[..., Any], arguments: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+    """What a function returned, as an array of expressions."""
     with contained(FormulaError):
         value = function(**arguments)
-    return _expression(value)
+    if not shape:
+        return array([_expression(value)])
+    found = np.array(value, dtype=object)
+    if found.shape != shape and not found.size == prod(shape) == 1:
+        what = f"an array of shape {found.shape}" if found.ndim else "one number"
+        raise FormulaError(f"it returns {what} instead of an array of shape {shape}, as k + k**3 is.")
+    return array([_expression(one) for one in found.flat]).reshape(shape)
 
 
 def _expression(value: Any) -> Any:
@@ -126,7 +137,7 @@ def _expression(value: Any) -> Any:
 
 
 def _check_numbers(
-    function: Callable[..., Any], arguments: Mapping[str, Any], expression: Any, known: Mapping[Symbol, float]
+    function: Callable[..., Any], arguments: Mapping[str, Any], value: Any, known: Mapping[Symbol, float]
 ) -> None:
     """Refuse a function whose formula has other values than itself.
 
@@ -138,14 +149,14 @@ def _check_numbers(
     rng, at = np.random.default_rng(17), dict[Symbol, Any]()
     for _ in range(_DRAWN):
         at = {one: Float(known.get(one, rng.normal())) for one in others}
-        if _differs(function, arguments, expression, at):
+        if _differs(function, arguments, value, at):
             raise FormulaError(
                 "for numbers it returns another value than for symbols, as a function does that compares by ==, is"
                 " random or keeps a state: write it with sign, max, min, abs or relu of attnphase.functions."
             )
     for row in _configurations(len(clusters)):
         numbers = dict(zip(clusters, map(Integer, row), strict=True))
-        if _differs(function, arguments, expression, at | numbers):
+        if _differs(function, arguments, value, at | numbers):
             where = f"cluster {row[0]}" if len({*row}) == 1 else f"the clusters {', '.join(map(str, row))}"
             raise FormulaError(
                 f"for tokens in {where} it returns another value than for symbols, as a function does that"
@@ -160,18 +171,20 @@ def _configurations(length: int) -> Iterator[tuple[int, ...]]:
         yield from (tuple(int(a == b) for b in range(length)) for a in range(length) if length > 1)
 
 
-def _differs(
-    function: Callable[..., Any], arguments: Mapping[str, Any], expression: Any, at: Mapping[Symbol, Any]
-) -> bool:
-    """Whether a function of numbers is another number than its formula; not if it fails for them."""
+def _differs(function: Callable[..., Any], arguments: Mapping[str, Any], value: Any, at: Mapping[Symbol, Any]) -> bool:
+    """Whether a function of numbers has another value than its formula; not if it fails for them."""
     placed = np.frompyfunc(lambda one: at.get(one, one), 1, 1)
     try:
-        known = _value(function, {name: placed(one) for name, one in arguments.items()})
+        found = _value(function, {name: placed(one) for name, one in arguments.items()}, value.shape)
     except (ForeignError, FormulaError):
         return False
-    held = {one: Float(0.3 + 0.1 * place) for place, one in enumerate(sorted(known.free_symbols, key=str))}
-    one, other = (complex(value.xreplace({**held, **at}).evalf()) for value in (known, expression))
-    return abs(one - other) > _ROUNDING * (1 + abs(one) + abs(other))
+    free = sorted(Tuple(*found.flat).free_symbols, key=str)
+    held = {one: Float(0.3 + 0.1 * place) for place, one in enumerate(free)}
+    for pair in zip(found.flat, value.flat, strict=True):
+        one, other = (complex(entry.xreplace({**held, **at}).evalf()) for entry in pair)
+        if abs(one - other) > _ROUNDING * (1 + abs(one) + abs(other)):
+            return True
+    return False
 
 
 # --- what failed ------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ __all__ = [
     "formula_roughness",
     "norm_array",
     "norm_names",
+    "read_fields",
     "takes_clusters",
     "takes_norms",
 ]
@@ -226,18 +227,7 @@ def formula_loss(
         noise = [[*row[teacher_rank : teacher_rank + length]] if noisy else [Integer(0)] * length for row in k]
         teacher = [[*row[:teacher_rank]] for row in k]
         clusters = array([row[-1] for row in k]) if clustered else None
-        names, arrays = field_names(array([[*row] for row in h]), array(teacher), array(noise), clusters)
-        taken = {*names, *arrays, *FUNCTIONS, *ARRAY_FUNCTIONS}
-        names, arrays = _with_norms(names, arrays, parameters)
-        if "Q" in arrays:
-            taken.add("Q")
-        for name in parameters:
-            if name in taken:
-                raise FormulaError(
-                    f'its parameter "{name}" has the name of a field or a function: choose another name.'
-                )
-        own = {name: parameter_symbol(name) for name in parameters}
-        return parse_formula(text, names | own, arrays, _fixed(arrays))
+        return read_fields(text, (array([[*row] for row in h]), array(teacher), array(noise), clusters), parameters)
 
     return ScalarModel(
         text,
@@ -250,6 +240,28 @@ def formula_loss(
         parameters=tuple(parameters),
         trained=tuple(trained),
     )
+
+
+def read_fields(
+    text: str, fields: tuple[Any, Any, Any, Any], parameters: Sequence[str] = (), *, shaped: bool = False
+) -> Any:
+    """Read a formula of the arrays of `field_names` and of parameters; its value may be an array if it is `shaped`.
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+    names, arrays = field_names(*fields)
+    taken = {*names, *arrays, *FUNCTIONS, *ARRAY_FUNCTIONS}
+    names, arrays = _with_norms(names, arrays, parameters)
+    if "Q" in arrays:
+        taken.add("Q")
+    for name in parameters:
+        if name in taken:
+            raise FormulaError(f'its parameter "{name}" has the name of a field or a function: choose another name.')
+    own = {name: parameter_symbol(name) for name in parameters}
+    return parse_formula(text, names | own, arrays, _fixed(arrays), shaped=shaped)
 
 
 def takes_clusters(text: str) -> bool:

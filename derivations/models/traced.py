@@ -44,6 +44,8 @@ def traced(
     parameters: Mapping[str, float],
     arrays: Sequence[str] = _OF_LOSS,
     table: str = "loss.parameters",
+    *,
+    shape: tuple[int, ...] = (),
 ) -> Traced:
     """Call a function of the arrays ``h``, ``k``, ``noise``, ``c`` and ``Q``, or of some, and write down its value.
 
@@ -59,6 +61,8 @@ def traced(
         Those that it may take.
     table : str
         Where the numbers stand in a problem.
+    shape : tuple of int
+        Of its value; none of one number.
 
     Raises
     ------
@@ -70,9 +74,9 @@ def traced(
     given = {name: known[name] for name in arrays if name in wanted and name not in values}
     numbers = {name: parameter_symbol(name) for name in values}
     arguments = {name: given[name] if name in given else numbers[name] for name in wanted}
-    expression = called(function, arguments, {numbers[name]: value for name, value in values.items()})
+    found = called(function, arguments, {numbers[name]: value for name, value in values.items()}, shape)
     taken = [*values, *(norm_names(sizes.columns) if "Q" in given else ())]
-    return Traced(_text(expression, taken), values)
+    return Traced(_text(found, taken), values)
 
 
 def formula_of(function: Callable[..., Any], given: Mapping[str, Any], numbers: Iterable[str] = ()) -> str:
@@ -142,13 +146,16 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _text(expression: Any, taken: list[str]) -> str:
-    """An expression as a formula; what it has twice stands in a line of its own."""
+def _text(value: Any, taken: list[str]) -> str:
+    """An expression as a formula, or a matrix of some as a list of rows; what it has twice has a line of its own."""
     letter = next(letter for letter in "xyuvwzabdefg" if not any(re.fullmatch(rf"{letter}\d+", one) for one in taken))
     named = {parameter_symbol(name): Symbol(name, real=True) for name in taken}
-    shared, (last,) = common_parts([expression.xreplace(named)], letter)
-    lines = [f"{name} = {printed(value)}" for name, value in shared]
-    return "\n".join([*lines, printed(last)])
+    entries = np.asarray(value, dtype=object)
+    shared, rest = common_parts([one.xreplace(named) for one in entries.flat], letter)
+    lines = [f"{name} = {printed(part)}" for name, part in shared]
+    columns = entries.shape[-1] if entries.ndim else 1
+    rows = [", ".join(map(printed, rest[at : at + columns])) for at in range(0, len(rest), columns)]
+    return "\n".join([*lines, f"[[{'], ['.join(rows)}]]" if len(rest) > 1 else rows[0]])
 
 
 class _Printer(StrPrinter):

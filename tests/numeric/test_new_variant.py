@@ -36,6 +36,7 @@ def test_the_page_runs_and_its_variant_is_solved_and_consistent(capsys):
     assert r"\mathrm{cosine}" in namespace["latex"]
     printed = capsys.readouterr().out
     assert "status = 0" in printed
+    assert blocks("text")[0] in printed
     assert "all checks passed" in printed
     assert any(one.name == "experiment at finite d" and one.passed for one in report.checks)
     assert namespace["comparison"].within(3)

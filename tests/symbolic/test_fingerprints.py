@@ -117,6 +117,10 @@ WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"loss.trained": {"b": lambda b: b**2 / 10, "a": lambda a: 0.5 * a * a}},
     ),
     "metric": ({"metrics.one": "sum(h*k)"}, {"metrics.one": lambda h, k: h[0, 0] * k[0, 0] + k[1, 0] * h[1, 0]}),
+    "sampler": (
+        {"tokens.sampler": "k*u - [[v*(k0_0 - k1_0)], [c0]]", "tokens.parameters": {"u": 0.3, "v": 0.7}},
+        {"tokens.sampler": lambda k, c, v=0.7, u=0.3: [[u * k[0, 0] + v * (k[1, 0] - k[0, 0])], [u * k[1, 0] - c[0]]]},
+    ),
     "density": (
         {"tokens.density": "1 + u*tanh(k0_0)*v*c1", "tokens.parameters": {"u": 0.3, "v": 0.7}},
         {"tokens.density": lambda k, c, v=0.7, u=0.3: 1 + c[1] * u * v * fn.tanh(k[0, 0])},
@@ -190,6 +194,8 @@ def test_other_models_have_other_hashes():
         {"loss.trained": {"a": "a**2"}}, {"loss.trained": {"b": "b**2"}}, {"loss.trained": {"b": "b**2/3"}},
         {"metrics.one": "h0_0"}, {"metrics.two": "h0_0"}, {"metrics.one": "h1_0"},
         {"tokens.density": "1 + tanh(k0_0)/2"}, {"tokens.density": "1 + tanh(k0_0)/3"},
+        {"tokens.sampler": "k + k**3"}, {"tokens.sampler": "k + k**5"}, {"tokens.sampler": "[[k1_0], [k0_0]]"},
+        {"tokens.sampler": "[[k0_0 + k0_0**3], [k1_0]]"},
         {"tokens.density": "1 + u*tanh(k0_0)", "tokens.parameters": {"u": 0.5}},
         {"regularizer.kind": "expression", "regularizer.expression": "w**2"},
         {"regularizer.kind": "expression", "regularizer.expression": "w**4"},

@@ -76,6 +76,7 @@ FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "tokens.law": (MIXTURE, {}, {"tokens.law": {"kind": "same", "probability": 0.8}}),
     "tokens.mean_positions": (MIXTURE, {}, {"tokens.mean_positions": [[0.2], [-0.2]]}),
     "tokens.mean_teacher": (MIXTURE, {}, {"tokens.mean_teacher": [[0.3]]}),
+    "tokens.sampler": ({}, {"tokens.sampler": "k + k**3/2"}, {"tokens.sampler": "k + k**3/3"}),
     "tokens.density": ({}, {"tokens.density": "1 + tanh(k0_0)/2"}, {"tokens.density": "1 + tanh(k0_0)/3"}),
     "tokens.parameters": ({}, TILTED, TILTED | {"tokens.parameters": {"tilt": 0.6}}),
     "tokens.spectrum": ({}, {}, {"tokens.spectrum": POWER}),
