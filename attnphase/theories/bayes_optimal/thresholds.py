@@ -172,7 +172,7 @@ def _specialisation(
     shares = ", ".join(f"{share:.4f}" for share in known)
     statement = f"the fixed point whose directions have the shares {shares} is unstable"
     below = [point for point in held if point.share < _known(evolution, V)]
-    beyond = _points(evolution, callback, sector, V)
+    beyond = _points_beyond(evolution, callback, sector, V)
     return BayesOptimalThreshold(alpha, error, statement), [*below, *beyond]
 
 
@@ -282,29 +282,39 @@ def _shares(evolution: Evolution) -> Array:
     return 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
 
 
-def _points(
-    evolution: Evolution, callback: Callback = silent, sector: Sector | None = None, left: Array | None = None
-) -> Iterator[PointAtShare]:
-    """Fixed points along the share that is known, all of a sector; or beyond the point V where they leave it.
+def _points(evolution: Evolution, callback: Callback, sector: Sector | None = None) -> Iterator[PointAtShare]:
+    """Fixed points along the share that is known, all of a sector."""
+    shares = _shares(evolution) * (1.0 if sector is None else sector.reach)
+    first = (1 - shares[0]) * evolution.rho
+    return _followed(shares, first, lambda share, V: _point_at_share(evolution, share, V, sector), callback)
 
-    There a point that is still in the sector is told apart before its maps, which lead away from it.
+
+def _points_beyond(evolution: Evolution, callback: Callback, sector: Sector, left: Array) -> Iterator[PointAtShare]:
+    """Fixed points beyond the point V where they leave a sector.
+
+    Columns of a point that is still in it are told apart before its maps, which lead away from it.
     """
+
+    def point(share: float, V: Array) -> PointAtShare:
+        if sector.has(V):
+            V = V + KICK * (_scaled(evolution.rho, told_apart(evolution.rho), share) - V)
+        return _point_at_share(evolution, share, V, least=_SETTLED)
+
     shares = _shares(evolution)
-    if sector is not None and left is None:
-        shares = sector.reach * shares
-    V = (1 - shares[0]) * evolution.rho if left is None else left
-    for number, share in enumerate(shares):
-        if left is not None and share <= _known(evolution, left):
-            continue
-        callback(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
-        if sector is not None and left is not None and sector.has(V):
-            V = V + KICK * (_scaled(evolution.rho, told_apart(evolution.rho), float(share)) - V)
-        beyond = left is not None
-        point = _point_at_share(evolution, float(share), V, None if beyond else sector, _SETTLED if beyond else 0.0)
-        if not np.isfinite(point.alpha):
+    return _followed(shares[shares > _known(evolution, left)], left, point, callback)
+
+
+def _followed(
+    shares: Array, V: Array, point: Callable[[float, Array], PointAtShare], callback: Callback
+) -> Iterator[PointAtShare]:
+    """The points at shares, each begun from the one before, as long as a finite alpha leads to them."""
+    for number, share in enumerate(shares.tolist()):
+        callback(f"the curve of fixed points, {share:.3g} known", number, len(shares))
+        found = point(share, V)
+        if not np.isfinite(found.alpha):
             return
-        yield point
-        V = point.V
+        yield found
+        V = found.V
 
 
 def _falls(before: PointAtShare, after: PointAtShare) -> bool:
