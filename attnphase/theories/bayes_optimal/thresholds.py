@@ -142,12 +142,17 @@ def _specialisation(
     def without(reason: str) -> tuple[BayesOptimalThreshold, list[PointAtShare]]:
         return BayesOptimalThreshold(float("nan"), float("nan"), reason), list(_points(evolution, callback))
 
-    def rising(sector: Sector) -> Iterator[PointAtShare]:
+    def rising() -> Iterator[PointAtShare]:
         for point in _points(evolution, callback, sector):
             if held and _falls(held[-1], point):
                 return
             held.append(point)
+            callback(f"stability of the curve, {point.share:.3g} known")
             yield point
+
+    def at_share(which: Evolution, share: float, V: Array) -> PointAtShare:
+        callback(f"the place where symmetry breaks, {share:.3g} known")
+        return _point_at_share(which, share, V, sector)
 
     held = list[PointAtShare]()
     if evolution.rho.shape[1] == 1:
@@ -157,13 +162,7 @@ def _specialisation(
     sector = Sector.of(evolution, _point_at_share(evolution, _shares(evolution)[0], evolution.rho).V)
     if sector.trivial:
         return without("the uninformed fixed point breaks all symmetries from the first")
-    found = first_instability(
-        evolution,
-        fine,
-        rising(sector),
-        lambda which, share, V: _point_at_share(which, share, V, sector),
-        sector,
-    )
+    found = first_instability(evolution, fine, rising(), at_share, sector)
     if found is None:
         return without("no point of the curve separates stable from unstable ones")
     alpha, error, V = found
