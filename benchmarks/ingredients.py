@@ -116,6 +116,9 @@ INGREDIENTS = {
     "another law of the teacher's fields": Model(
         {"tokens": {"length": 1, "sigma": 1.0, "density": "1 + tanh(k)/2"}, "loss": {"kind": "square"}}
     ),
+    "fields with heavy tails": Model(
+        {"tokens": {"length": 1, "sigma": 1.0, "sampler": "k + k**3/10"}, "loss": {"kind": "square"}}
+    ),
     "a prior of the teacher, with lasso": Model(
         {**_ONE, "teacher": {"noise": 0.2, "prior": "rademacher"}, "loss": {"kind": "square"}}
         | {"regularizer": {"kind": "lasso", "strength": 0.3}}
