@@ -9,9 +9,10 @@ import xarray as xr
 
 from attnphase.arrays import Array
 from attnphase.data.build import by_cluster
-from attnphase.problem.attention import matrices_of_weights
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, silent
+from attnphase.state_evolution.gauge import Gauge
+from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 from attnphase.state_evolution.system import System
 
@@ -26,11 +27,11 @@ OVERLAPS = ("q", "V", "m", "theta")
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """The symmetries of a problem: finitely many, and the rotations of the columns of an attention's weights."""
+    """The symmetries of a problem: finitely many, and the turns of columns that loss and regulariser do not see."""
 
     problem: Problem
     elements: tuple[ProblemSymmetry, ...]
-    rotates: bool
+    gauge: Gauge
     scalars = SCALARS
 
     @property
@@ -46,9 +47,8 @@ class Frame:
     @classmethod
     def of(cls, problem: Problem, callback: Callback = silent) -> Frame:
         """The frame of a problem; `callback` is called if its kernels have to be compiled."""
-        # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
-        rotates = problem.tokens.length > 1 and problem.regularizer.form.rotates
-        return cls(problem, System.of(problem, callback=callback).symmetries, rotates and problem.student.rank > 1)
+        system = System.of(problem, callback=callback)
+        return cls(problem, system.symmetries, system.gauge)
 
     def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
         """Overlaps of every run, (S, ...) like the dataset's, in the frame that fits the theory's best."""
@@ -68,8 +68,8 @@ class Frame:
         """A run under one symmetry, and how far it is from the theory."""
         order, A, B, C = element
         order = list(order)
-        if self.rotates:
-            A = self._rotation(own, wanted, order, A, B) @ A
+        if len(self.gauge.turns):
+            A = self._turn(own, wanted, order, A, B) @ A
         moved = {
             "q": A @ own["q"][order] @ A.T,
             "V": A @ own["V"][order] @ A.T,
@@ -84,21 +84,14 @@ class Frame:
         distance = sum(float(((moved[name] - wanted[name]) ** 2).sum()) for name in compared)
         return round(distance, 12), moved
 
-    def _rotation(self, own: dict[str, Array], wanted: dict[str, Array], order: list[int], A: Array, B: Array) -> Array:
-        """The rotation of the attention's columns behind A that fits best, by Procrustes."""
-        rank, copies = self.problem.student.rank, matrices_of_weights(self.problem.student.tied)
-        fields = np.concatenate([own["m"][order][:, None] @ A.T, (A @ own["theta"][order] @ B.T).mT], axis=1)
-        target = np.concatenate([wanted["m"][:, None], wanted["theta"].mT], axis=1)
-        product = np.zeros((rank, rank))
-        for copy in range(copies):
-            part = slice(copy * rank, (copy + 1) * rank)
-            product += np.einsum("sfi,sfj->ij", target[..., part], fields[..., part])
-        left, _, right = np.linalg.svd(product)
-        whole = np.eye(len(A))
-        for copy in range(copies):
-            part = slice(copy * rank, (copy + 1) * rank)
-            whole[part, part] = left @ right
-        return whole
+    def _turn(self, own: dict[str, Array], wanted: dict[str, Array], order: list[int], A: Array, B: Array) -> Array:
+        """The turn of the columns behind A that fits best."""
+        here = own["m"][order] @ A.T, A @ own["theta"][order] @ B.T
+        mine, its = (
+            Overlaps(wanted["q"], wanted["V"], m[..., None], theta)
+            for m, theta in (here, (wanted["m"], wanted["theta"]))
+        )
+        return self.gauge.turn(mine, its)
 
     def _by_site(self, variable: xr.DataArray) -> Array:
         values = variable.to_numpy()

@@ -153,7 +153,8 @@ class _Sampled:
         """Which metrics (M,) have a square without a mean, by their growth along rays through normals (N, D).
 
         Times the normals' density it is larger at the radius `_FAR` than at half of it. For ``exp(c x^2)`` with a
-        normal x this is so exactly where the mean does not exist, for 4 c >= 1. Rays along single fields are added.
+        normal x this is so exactly where the mean does not exist, for 4 c >= 1. What is no number at that radius, as
+        for fields of a sampler that grow as x^3, is larger than any. Rays along single fields are added.
         """
         sites, each = self.law.configurations[configuration], np.eye(self.shape[0])
         parts = (np.einsum("lm,lij->limj", each, slope[sites]).reshape(self.student, -1) for slope in self.slopes)
@@ -165,7 +166,7 @@ class _Sampled:
             values, _, shares = self(configuration, radius * rays)
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs.append(2 * np.log(np.fmax.reduce(np.abs(shares * values), axis=1)) - radius**2 / 2)
-        return np.asarray(logs[1] > logs[0])
+        return np.asarray((logs[1] > logs[0]) | (logs[1] == np.inf))
 
 
 def metrics_at(
@@ -199,6 +200,7 @@ def metrics_at(
             return metric_means(problem, law, overlaps, SINGLE_POINTS)[:, 0].mean(axis=0) if feasible else None
 
         slopes = finite_difference_jacobian(means, x, map_.scales(x), SAMPLED_STEP)
+        values = np.where(np.isfinite(slopes).all(axis=1), values, np.nan)  # so near to a point without a variance
     rows = Variations(
         np.vstack([moved.images, np.zeros((len(own), len(x)))]),
         np.vstack([np.zeros((len(moved.images), own.shape[1])), own]),

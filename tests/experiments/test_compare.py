@@ -123,9 +123,31 @@ def test_lasso_columns_are_permuted_but_not_rotated():
     from attnphase.checks.alignment import Frame
 
     frame = Frame.of(problem)
-    assert not frame.rotates
+    assert len(frame.gauge.turns) == 0
     assert len({A.tobytes() for _, A, *_ in frame.elements}) == 8  # signed permutations of two columns
-    assert Frame.of(PAPER.with_fields({"student.rank": 2})).rotates
+    assert len(Frame.of(PAPER.with_fields({"student.rank": 2})).gauge.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("strength", "expression"), [(0.3, "(h[0, 0] - k[0, 0])**2/2 + (h[0, 1] - 2*k[1, 0])**2/2"), ([0.01, 0.02], None)]
+)
+def test_columns_that_the_loss_or_the_ridge_tells_apart_are_not_rotated(strength, expression):
+    """A run is compared as it is, as all symmetries only change signs of columns."""
+    problem = PAPER.with_fields({"student.rank": 2, "regularizer.strength": strength})
+    if expression:
+        problem = problem.with_fields({"loss.kind": "expression", "loss.expression": expression})
+    problem = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    point = ap.solve(problem, 1.5, "semantic")
+    turn = np.array([[0.8, 0.6], [-0.6, 0.8]])
+
+    def transform(name, values):
+        return turn @ values @ turn.T if name == "q" else turn @ values if name == "theta" else values
+
+    runs = written(experiment(problem, ["semantic"], 1.5), point, 1e-4, 0.0, transform)
+    found = next(q for q in compare(point, runs).quantities if q.name == "q[1,1,2]")
+    expected = abs((turn @ point.q.to_numpy()[0] @ turn.T)[0, 1])
+    assert expected > 0.03
+    assert abs(found.measured[-1].value) == pytest.approx(expected, abs=2e-3)
 
 
 def test_runs_that_diverged_are_left_out_and_late_ones_named(paper_point):

@@ -252,6 +252,26 @@ def test_densities_count_for_the_variance_of_metrics():
     assert means[:, 0, 0].mean() == pytest.approx(expected, rel=0.03)
 
 
+def test_samplers_count_for_the_variance_of_metrics():
+    """Fields that grow as k^3, far out of which a metric is no number."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": SIGMA, "sampler": "k + k**3/10"},
+            "loss": {"kind": "logistic"},
+            "metrics": {"square_not": "exp(h**2)", "line_not": "exp(2*h)", "power_has": "h**2*k**4"},
+        }
+    )
+    means = metric_means(problem, System.of(problem).sample_law, OVERLAPS, 256)
+    assert_without_variance(means, list(problem.metrics))
+
+
+def test_a_metric_next_to_one_without_a_variance_has_no_number_instead_of_no_error():
+    problem = LOGISTIC.with_fields({f"metrics.{name}": None for name in LOGISTIC.metrics})
+    q = ap.solve(problem, 1.9, "semantic").q.item()
+    found = ap.solve(problem.with_fields({"metrics.next": f"exp({0.9999 / (4 * q)}*h**2)"}), 1.9, "semantic")
+    assert np.isnan([found.metric_next, found.metric_next_stderr]).all()
+
+
 def test_what_becomes_of_a_metric_without_a_variance():
     """No number, also no derivative, and no less precise other metrics; nothing can minimise it."""
     problem = LOGISTIC.with_fields(
