@@ -28,6 +28,7 @@ _SIGMAS = 5.0  # standard errors within which sampled quantities must agree
 _FALSE_ALARM = 1e-5  # probability with which a sampled check fails though all is right
 _MARGIN = 3.0  # standard errors beyond the limit by which an error must stand out to be seen surely
 _STEP = 1e-5  # of differences, relative
+_ALLOWED = 1e-5  # relative error of a slope by differences
 _PARTS = 16  # of the nodes, of which few have one that changes its minimum
 SAMPLES, _BATCH = 2**21, 2**17  # of the test error's own sample
 
@@ -335,7 +336,7 @@ def _in_overlaps(generic: _Generic, means: Means) -> Check:
     gradients = _gradients(generic, held)
     detail = f"(8), {gradients.shape[1]} entries on {held.channel.rule.size} nodes"
     worst = float(np.abs(gradients).max())
-    return Check.below(name, worst, 1e-5, f"{detail}, by central differences, relative to the term of each")
+    return Check.below(name, worst, _ALLOWED, f"{detail}, by central differences, relative to the term of each")
 
 
 def _gradients(generic: _Generic, held: _Held) -> Array:
@@ -343,17 +344,18 @@ def _gradients(generic: _Generic, held: _Held) -> Array:
     at, hats = generic.at, held.sampled
     x, scales = at.pack(), at.scales(held.channel.system.spectrum.rho)
     of_prior = generic.prior.arguments(generic.conjugates)  # of a term that cancels
-    changes, couplings = np.empty((2, len(x), len(held.envelope)))
+    changes, couplings, largest = *np.empty((2, len(x), len(held.envelope))), 0.0
     for i in range(len(x)):
         step = np.zeros(len(x))
         step[i] = _STEP * scales[i]
         ends = [Overlaps.unpack(x + side * step, *at.theta.shape) for side in (1, -1)]
         for result, way in ((changes, held.energy), (couplings, lambda _: 0 * held.envelope)):
             upper, lower = (generic.minus_phi(end, way(end), hats, of_prior) for end in ends)
-            result[i] = upper - lower
+            result[i], largest = upper - lower, max(largest, float(np.abs(upper).max()))
     terms = np.abs(couplings.mean(axis=1))
+    rounding = 4 * np.finfo(float).eps * largest / _ALLOWED  # a smaller term is none that differences tell
     for block in _blocks(at):  # of a loss that knows no teacher the term of theta vanishes
-        changes[block] /= max(terms[block].max(), 1e-3 * terms.max(), 1e-300)
+        changes[block] /= max(terms[block].max(), 1e-3 * terms.max(), rounding)
     return changes.T
 
 

@@ -116,7 +116,8 @@ def _same_map(name: str, changes: dict[str, Any], detail: str) -> Reduction:
 
 def _repeated(x: Overlaps, clusters: int) -> Overlaps:
     """The overlaps of every token as those of each of its clusters."""
-    return Overlaps(*(np.repeat(values, clusters, axis=0) for values in (x.q, x.V, x.m, x.theta)))
+    names = ("q", "V", "m", "theta")
+    return replace(x, **{name: np.repeat(getattr(x, name), clusters, axis=0) for name in names})
 
 
 def applied(case: Case, x: Overlaps, rule: Rule) -> tuple[Overlaps, Array] | None:

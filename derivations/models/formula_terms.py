@@ -10,7 +10,8 @@ from derivations.models.formula_lines import DEEPEST, FormulaError
 
 __all__ = ["Counting", "Terms"]
 
-_MOST = 10_000  # terms, about; SymPy takes a second for as many
+_MOST = 10_000  # terms, about, and operations; SymPy takes a second for as many
+_MOST_SHARED = 200_000  # terms, where derivatives are taken of shared parts, each once; as long
 _TWO = ("max", "min")  # one argument stands in the function twice
 _KINKED = ("abs", "relu", "sign", *_TWO)
 
@@ -128,10 +129,13 @@ class Counting:
 
     def _made(self, value: int, first: int, second: int, *parts: Terms, kind: str = "") -> Terms:
         self._operations += 1
-        if max(value, first, 0 if self._shared else second) > _MOST or self._operations > _MOST:
+        most = _MOST_SHARED if self._shared else _MOST
+        if max(value, first, 0 if self._shared else second) > most:
             raise FormulaError(
-                f"it is too intricate: it, or a derivative of it, would have more than {_MOST} terms; nest less."
+                f"it is too intricate: it, or a derivative of it, would have more than {most} terms; nest less."
             )
+        if self._operations > _MOST:
+            raise FormulaError(f"it is too intricate: it has more than {_MOST} operations; nest less.")
         # a sum in a sum is one level
         depth = max((part.depth + (not kind or part.kind != kind) for part in parts), default=1)
         if depth > DEEPEST:

@@ -329,6 +329,29 @@ def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
     assert Report(warm, 1.7, "semantic", tuple(found)).passed
 
 
+def test_a_trained_temperature_passes_as_a_mixture_and_without_weights():
+    """Clusters have the trained parameter of the tokens; terms that are rounding are compared with nothing."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 2, "sigma": [0.34, 0.89]},
+            "positions": {"kind": "none"},
+            "regularizer": {"strength": 0.2},
+            "loss": {
+                "kind": "expression",
+                "expression": "sum((softmax(beta*h @ h.T) - softmax(k @ k.T))**2)/2",
+                "parameters": {"beta": 0.93},
+                "trained": {"beta": "0.047*beta**2"},
+            },
+        }
+    )
+    learned, nothing = (solved(problem, alpha) for alpha in (2.7, 0.4))
+    assert abs(learned.values["trained"][0]) > 0.1
+    found = [one for one in limits.reductions(case_of(problem, learned), silent) if "cluster" in one.name]
+    assert [one.passed for one in found] == [True, True]
+    assert np.abs(nothing.values["q"]).max() < 1e-15
+    assert not failed(problem, nothing)
+
+
 @pytest.mark.parametrize("clusters", [1, 2])
 def test_a_mixture_that_is_none_has_the_same_map(monkeypatch, clusters):
     """To rounding; and a variance of one cluster that is one per cent off is seen."""

@@ -295,7 +295,7 @@ def test_a_function_is_the_formula_that_it_is():
 def test_its_text_has_common_parts_once():
     def loss(h, k):
         z = h @ k.T
-        for _ in range(4):
+        for _ in range(5):
             z = fn.tanh(z @ k @ k.T)
         return (z**2).sum()
 

@@ -1,4 +1,4 @@
-"""Formulas with definitions that take each other often: two models of the literature, and what is refused."""
+"""Formulas with definitions that take each other often: three models of the literature, and what is refused."""
 
 from typing import Any
 
@@ -21,6 +21,18 @@ output = (0.8*eye(L) + softmax(u @ u.T)) @ first
 sum((output - (0.8*eye(L) + softmax(v @ v.T)) @ teacher)**2)/8
 """
 
+THREE_LAYERS = """
+first = 0.8*eye(L) + softmax(h[:, :1] @ h[:, :1].T)
+u = first @ h[:, 1:2]
+second = (0.8*eye(L) + softmax(u @ u.T)) @ first
+v = second @ h[:, 2:]
+given = 0.8*eye(L) + softmax(k[:, :1] @ k[:, :1].T)
+x = given @ k[:, 1:2]
+taught = (0.8*eye(L) + softmax(x @ x.T)) @ given
+y = taught @ k[:, 2:]
+sum(((0.8*eye(L) + softmax(v @ v.T)) @ second - (0.8*eye(L) + softmax(y @ y.T)) @ taught)**2)/8
+"""
+
 ROTARY = """
 along = [1, cos(0.9), cos(1.8)]
 across = [0, sin(0.9), sin(1.8)]
@@ -37,11 +49,13 @@ def softmax(x: Any) -> Any:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def two_layers(h: Any, k: Any) -> float:
+def layers(h: Any, k: Any) -> float:
     def output(w: Any) -> Any:
-        first = 0.8 * np.eye(2) + softmax(np.outer(w[:, 0], w[:, 0]))
-        u = first @ w[:, 1]
-        return (0.8 * np.eye(2) + softmax(np.outer(u, u))) @ first
+        sequence = np.eye(2)
+        for column in w.T:
+            u = sequence @ column
+            sequence = (0.8 * np.eye(2) + softmax(np.outer(u, u))) @ sequence
+        return sequence
 
     return ((output(h) - output(k)) ** 2).sum() / 8
 
@@ -57,22 +71,26 @@ def rotary(h: Any, k: Any) -> float:
     return -sum(float(attention(k, row) @ np.log(attention(h, row))) for row in (1, 2))
 
 
-@pytest.mark.parametrize(("text", "function", "length"), [(TWO_LAYERS, two_layers, 2), (ROTARY, rotary, 3)])
-def test_loss_and_derivatives_are_those_of_the_model(text, function, length):
+@pytest.mark.parametrize(
+    ("text", "function", "length", "rank"),
+    [(TWO_LAYERS, layers, 2, 2), (THREE_LAYERS, layers, 2, 3), (ROTARY, rotary, 3, 2)],
+    ids=["two layers", "three layers", "rotary"],
+)
+def test_loss_and_derivatives_are_those_of_the_model(text, function, length, rank):
     module: dict[str, Any] = {}
-    exec(local_problem_source(formula_loss(text, length, 2, 2), "numpy"), module)
-    rng, size = np.random.default_rng(11), 2 * length
-    h, k = rng.normal(0.1, 0.9, (2, length, 2))
+    exec(local_problem_source(formula_loss(text, length, rank, rank), "numpy"), module)
+    rng, size = np.random.default_rng(11), rank * length
+    h, k = rng.normal(0.1, 0.9, (2, length, rank))
     numbers = np.zeros(length), np.ones(8)
 
     def derivatives(fields: Any) -> tuple[float, Any, Any]:
-        slope, curvature = np.zeros((length, 2)), np.zeros((size, size))
+        slope, curvature = np.zeros((length, rank)), np.zeros((size, size))
         value = module["loss_derivatives"](fields, k, *numbers, slope, curvature, np.zeros(size))
         return float(value), slope.ravel(), curvature
 
     value, slope, curvature = derivatives(h)
     assert value == pytest.approx(function(h, k), rel=1e-12)
-    steps = 1e-5 * np.eye(size).reshape(size, length, 2)
+    steps = 1e-5 * np.eye(size).reshape(size, length, rank)
     differences = [(function(h + step, k) - function(h - step, k)) / 2e-5 for step in steps]
     np.testing.assert_allclose(slope, differences, atol=1e-8)
     differences = [(derivatives(h + step)[1] - derivatives(h - step)[1]) / 2e-5 for step in steps]
