@@ -58,6 +58,8 @@ def changed(name: str, values: Any, value: Any) -> list[Any]:
         raise ProblemError(name, f"{name} has no default: give it a number, or change the whole list.")
     factor = 1.0
     if is_share(name) and isinstance(value, int | float):
+        if not 0 <= value <= 1:
+            raise ProblemError(name, f"{name} must be a probability, a number from 0 to 1, but is {value:.6g}.")
         rest = sum(one for i, one in enumerate(found) if i != index)
         if rest == 0 and value != 1:
             raise ProblemError(

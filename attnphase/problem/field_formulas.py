@@ -107,7 +107,9 @@ def check_at(
     for row in clusters[:_MOST_TRIED] or ((),):
         at = dict(zip(held.clusters, row, strict=False))
         at |= dict(zip(held.parameters, numbers.values(), strict=True))
-        check_finite(field, value.subs(at), [*held.student, *held.teacher, *held.noise], at, {})
+        taken = {x: number for x, number in at.items() if x in value.free_symbols}
+        variables = [x for x in (*held.student, *held.teacher, *held.noise) if x in value.free_symbols]
+        check_finite(field, value.subs(at), variables, taken, dict(zip(held.parameters, numbers, strict=True)))
 
 
 def check_finite(

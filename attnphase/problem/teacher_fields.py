@@ -43,8 +43,18 @@ def tokens_of_formulas(problem: Sections) -> Tokens:
     if "sampler" in texts:
         fields, held = _check_fields(problem, texts["sampler"], tuple(numbers))
         texts["sampler"] = None if fields == held.teacher else texts["sampler"]
+    if "density" in texts and _is_one(texts["density"], sizes, tuple(numbers)):
+        texts["density"] = None
     changed = any(getattr(tokens, key) != text for key, text in texts.items())
     return replace(tokens, **texts, parameters=numbers or None) if changed else tokens
+
+
+def _is_one(density: str, sizes: tuple[int, int, int], numbers: tuple[str, ...]) -> bool:
+    """Whether a density is 1 for all fields; not if it is no formula, which is refused later."""
+    try:
+        return bool(metrics.metric_expression(density, *sizes, numbers)[0] == 1)
+    except formulas.FormulaError:
+        return False
 
 
 def _argument_names(function: Callable[..., Any]) -> Set[str]:

@@ -287,6 +287,11 @@ def test_what_is_no_sampler_is_refused(sampler: Any, says: str | None):
     assert caught.value.field == "tokens.sampler"
 
 
+def test_a_place_without_a_value_is_named_by_what_the_formula_takes():
+    with pytest.raises(ProblemError, match=r"is not finite at a = 1\.7, k1_0 = 1\.7: keep its denominators"):
+        problem_of("sum((h - k)**2)/2", 2, sampler="[[k0_0], [b/(k1_0 - a)]]", parameters={"b": 0.3, "a": 1.7})
+
+
 def test_numbers_that_nothing_takes_are_refused():
     with pytest.raises(ProblemError, match=r"^tokens\.parameters\.b is no number of tokens\.sampler, which has no b"):
         problem_of(SQUARE, sampler="a*k", parameters={"a": 0.3, "b": 1.0})

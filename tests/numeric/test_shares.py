@@ -120,7 +120,7 @@ REFUSED = {
         {"tokens.law.weights[1]": 0.9},
     ),
     "whose tokens.law.weights is a list of 3 entries, numbered from 0": (mixture(), {"tokens.law.weights[3]": 0.9}),
-    "tokens.law.weights must be a list of probabilities": (
+    "tokens.law.weights[0] must be a probability, a number from 0 to 1, but is 1.2": (
         mixture(weights=[0.2, 0.5, 0.3]),
         {"tokens.law.weights[0]": 1.2},
     ),

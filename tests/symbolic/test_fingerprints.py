@@ -125,6 +125,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"tokens.density": "1 + u*tanh(k0_0)*v*c1", "tokens.parameters": {"u": 0.3, "v": 0.7}},
         {"tokens.density": lambda k, c, v=0.7, u=0.3: 1 + c[1] * u * v * fn.tanh(k[0, 0])},
     ),
+    "density of one": ({}, {"tokens.density": "1 + 0*c0*k1_0"}),
     "regulariser": (
         {"regularizer.kind": "expression", "regularizer.expression": "0.1*sqrt(w**2 + 2)"},
         {"regularizer.kind": "expression", "regularizer.expression": lambda w: fn.sqrt(2 + w * w) / 10},
