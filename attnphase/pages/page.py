@@ -310,11 +310,11 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
         fields = "fields and noise" if problem.teacher.noise else "fields"
         texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.text))
     if problem.tokens.sampler is not None:
-        what = "stands for the teacher's fields in all equations, and is made of Gaussian fields k as"
-        texts[r"g(k, c)"] = (what, _without_comments(problem.tokens.sampler))
+        what = "is the teacher's fields in all equations, made of Gaussian ones, which the formula calls k, as"
+        texts[r"s(\kappa, c)"] = (what, _without_comments(problem.tokens.sampler))
     if problem.tokens.density is not None:
-        over = "Gaussian one" if problem.tokens.sampler is None else "one of g"
-        symbol = r"\mathcal{N}(k)" if problem.tokens.sampler is None else r"p_g(k \,|\, c)"
+        over = "Gaussian one" if problem.tokens.sampler is None else "one of s"
+        symbol = r"\mathcal{N}(k)" if problem.tokens.sampler is None else r"p_s(k \,|\, c)"
         what = f"is the density of the teacher's fields over the {over},"
         texts[rf"p(k \,|\, c) / {symbol}"] = (what, _without_comments(problem.tokens.density))
     for name, penalty in (problem.loss.trained or {}).items():

@@ -80,6 +80,8 @@ def _has_planes(problem: Sections) -> bool:
 def has_smooth_law(problem: Sections) -> bool:
     """Whether what makes the law of k of the Gaussian one, a sampler or a density, jumps or bends nowhere."""
     tokens = problem.tokens
+    if not tokens.own_laws:
+        return True  # without SymPy, which takes longer to load than a solve
     sizes, own = scalar.Sizes(tokens.length, problem.columns, problem.teacher_columns), tokens.parameters or {}
     if tokens.sampler is not None and not samplers.is_smooth(tokens.sampler, sizes, tuple(own)):
         return False

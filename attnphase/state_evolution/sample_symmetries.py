@@ -19,7 +19,7 @@ __all__ = ["Image", "images_in", "merged", "symmetries_of_samples"]
 Key = tuple[tuple[tuple[int, ...], bytes, bytes], ...]
 """Symmetries of overlaps: orders of the sites, and the entries of the students' and the teachers' matrices."""
 
-_SAMPLES, _SAME = 6, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
+_SAMPLES, _SAME = 256, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
 
 
 class Image(NamedTuple):

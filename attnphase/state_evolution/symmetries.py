@@ -40,7 +40,7 @@ ProblemSymmetry = tuple[tuple[int, ...], Array, Array, Array]
 Clusters = tuple[tuple[float, ...], ...]
 """Numbers of the tokens' clusters, of every configuration; of a loss that takes none there is one without numbers."""
 
-_SAMPLES = 6  # random fields on which a candidate is tried
+_FEW, _SAMPLES = 8, 256  # random fields on which a candidate is tried; labels of few values are often equal by chance
 _TOLERANCE = 1e-9
 _MOST_CANDIDATES = 4096
 _MOST_PERMUTED = 5  # tokens of which all orders are tried
@@ -113,7 +113,7 @@ def leave_loss(
         C = np.eye(len(trained))
         C[: len(signs), : len(signs)] = signs
         holding = rest
-        for samples in (1, _SAMPLES):  # most fail on the first
+        for samples in (1, _FEW, _SAMPLES):  # most fail on the first
             for numbers in clusters:
                 own = [pair for _, pair in holding]
                 same = _unchanged(kernels, own, C, trained, numbers, norms, samples) if own else []

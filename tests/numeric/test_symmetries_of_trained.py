@@ -1,4 +1,4 @@
-"""Trained parameters that change signs and places with the student's columns: two hidden units with a read-out."""
+"""Symmetries of losses: trained parameters that change signs and places with the columns, and labels of classes."""
 
 from __future__ import annotations
 
@@ -35,6 +35,27 @@ def units(first: str = "0.3*a**2", second: str = "0.3*b**2") -> Problem:
             "regularizer": {"strength": 0.4},
         }
     )
+
+
+def test_classes_change_places_and_not_signs():
+    """Labels of three values are often equal by chance: six random fields do not tell their symmetries."""
+    first = "(1 + sign(k[0, 0] - max(k[0, 1], k[0, 2])))/2"
+    second = "(1 + sign(k[0, 1] - max(k[0, 0], k[0, 2])))/2"
+    text = f"p = softmax(h[0])\na = {first}\nb = {second}\n-a*log(p[0]) - b*log(p[1]) - (1 - a - b)*log(p[2])"
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 0.9},
+            "positions": {"kind": "none"},
+            "teacher": {"rank": 3},
+            "student": {"rank": 3},
+            "loss": {"kind": "expression", "expression": text},
+        }
+    )
+    found = System.of(problem).symmetries
+    assert len(found) == 6
+    for _, A, B, _ in found:
+        np.testing.assert_array_equal(A, np.abs(B))
+        np.testing.assert_array_equal(B, np.abs(B))
 
 
 def test_units_change_places_and_signs_with_their_weights():
