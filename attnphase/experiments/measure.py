@@ -280,11 +280,12 @@ def conditional_nodes(
         response = spread @ np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
         responses.append(response)
         captured[l] = np.einsum("di,di->", response, spread) / d
-    middle = overlaps.teacher_means[sites]
-    k, shares = law(fields[:, :, columns:] + middle)
-    away = k - middle - fields[:, :, columns:]
-    lifts = np.linalg.solve(overlaps.rho[sites], overlaps.theta[sites].mT)  # (theta rho^-1)^T
-    fields = fields + np.concatenate([np.einsum("lij,nli->nlj", lifts, away), away], axis=2)
+    gaussian = fields[:, :, columns:] + overlaps.teacher_means[sites]
+    k, shares = law(gaussian)
+    if k is not gaussian:
+        away = k - gaussian
+        lifts = np.linalg.solve(overlaps.rho[sites], overlaps.theta[sites].mT)  # (theta rho^-1)^T
+        fields = fields + np.concatenate([np.einsum("lij,nli->nlj", lifts, away), away], axis=2)
     # x_l / sqrt(d)-coordinates are combinations of mu_l, p_l and the columns of B_l; all products are taken once
     vectors = [
         np.concatenate([geometry.means[site][:, None], geometry.positions[l][:, None], responses[l]], axis=1) / d
