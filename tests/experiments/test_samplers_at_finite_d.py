@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from other_laws import assert_metric_is_that_of_samples
 
 import attnphase as ap
 from attnphase.experiments.data import Stream, draw_instance, draw_samples
@@ -53,12 +54,7 @@ def test_what_is_measured_is_that_of_fresh_samples(problem: Problem):
     weights = instance.stacked("teacher") + 0.3
     (exact, error), (sampled, its) = exact_test_errors(instance, weights), sampled_test_errors(instance, weights, COUNT)
     assert (np.abs(exact - sampled) < 4 * np.hypot(error, its)).all()
-    length, samples = problem.tokens.length, instance.samples
-    for run, (value, uncertain) in enumerate(zip(*measured_metrics(instance, weights), strict=True)):
-        x, k = samples.tokens[run].double().numpy(), samples.teacher_fields[run, :, :, 0].double().numpy()
-        h = (x @ weights[run].double().numpy()[:, 0] / np.sqrt(DIMENSION)).reshape(COUNT, length)
-        seen = h[:, 0] * k[:, 0] - k[:, 1] ** 2
-        assert abs(seen.mean() - value[0]) < 4 * np.hypot(uncertain[0], seen.std() / np.sqrt(COUNT))
+    assert_metric_is_that_of_samples(instance, weights, zip(*measured_metrics(instance, weights), strict=True))
 
 
 def test_the_linear_predictor_is_measured_under_the_law():

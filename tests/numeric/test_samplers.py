@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from other_laws import configurations_left, ridge_regression
 
 import attnphase as ap
 from attnphase.checks.consistency import check
@@ -19,7 +20,6 @@ from attnphase.problem.problem import Problem
 from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.predictors import best_predictor
 from attnphase.state_evolution.sample_law import SampleLaw
-from attnphase.state_evolution.sample_symmetries import merged
 from attnphase.state_evolution.system import System
 from attnphase.theories.bayes_optimal.run import optimal
 from tests.numeric.test_densities import BENT, INDEPENDENT, SAME, SHARE, SIGMA, assert_alike, problem_of, solved
@@ -79,22 +79,6 @@ def test_a_density_is_relative_to_the_law_of_the_sampler():
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
 
-def ridge_regression(second: float, alpha: float = 2.3, ridge: float = 0.15) -> dict[str, float]:
-    """The fixed point of regression on k, whose mean square is all that the equations know of its law."""
-    gamma, (q, V, theta) = SIGMA**2, (0.5, 1.0, 0.5)
-    square = 0.0
-    for _ in range(4000):
-        left = 1 - theta / gamma
-        square = left**2 * second + q - theta**2 / gamma
-        q_hat, V_hat = alpha * square / (1 + V) ** 2, alpha / (1 + V)
-        theta_hat = V_hat * (left * second + theta) / gamma
-        R = 1 / (ridge + gamma * V_hat)
-        images = gamma * R**2 * (gamma**2 * theta_hat**2 + gamma * q_hat), gamma * R, gamma**2 * R * theta_hat
-        q, V, theta = (0.7 * old + 0.3 * new for old, new in zip((q, V, theta), images, strict=True))
-    loss = alpha * square / (2 * (1 + V) ** 2) + ridge * q / gamma / 2
-    return {"q": q, "V": V, "theta": theta, "test_error": square, "training_loss": loss}
-
-
 @pytest.mark.parametrize(
     ("given", "second"),
     [
@@ -106,7 +90,7 @@ def ridge_regression(second: float, alpha: float = 2.3, ridge: float = 0.15) -> 
 )
 def test_ridge_regression(given: dict[str, Any], second: float):
     point = solved(problem_of(SQUARE, sigma=SIGMA, **given).with_fields({"metrics.size": "k**2"}))
-    expected = ridge_regression(second)
+    expected = ridge_regression(second, SIGMA**2, 2.3, 0.15)
     expected |= {"metric_size": second, "metric_product": expected["theta"] / SIGMA**2 * second}
     for name, value in expected.items():
         allowed = 4 * float(np.ravel(point.errors[name])[0]) + 1e-6 * value
@@ -174,14 +158,8 @@ def test_symmetries_are_those_of_the_sampler(sampler: str, even: bool, exchanges
 
 
 def test_configurations_are_alike_only_if_their_samplers_are(uncompiled: None):
-    counts = []
-    for sampler in ("k + [[c[0]], [c[1]]]*k**3", "k + c[0]*k**3"):
-        clusters = [{"sigma": 0.8}, {"sigma": 1.1}]
-        loss = "(h[0, 0] + h[1, 0] - c @ k[:, 0])**2/2"
-        system = System.of(problem_of(loss, 2, clusters=clusters, law={"kind": "single-location"}, sampler=sampler))
-        group = [(list(order), A, B, C) for order, A, B, C in system.symmetries]
-        counts.append(len(merged(system, group).sample_law.probabilities))
-    assert counts == [1, 2]
+    formulas = "k + [[c[0]], [c[1]]]*k**3", "k + c[0]*k**3"
+    assert [*configurations_left("sampler", formulas)] == [1, 2]
 
 
 # --- the parameter ----------------------------------------------------------------------------------------------------

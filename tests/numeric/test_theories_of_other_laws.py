@@ -6,6 +6,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from other_laws import ridge_regression
 from scipy.special import expit
 
 from attnphase.checks.consistency import check
@@ -86,25 +87,15 @@ def test_ridge_regression_is_solved_under_another_law():
     alpha, point = 1.9, solve_point(problem, 1.9, "semantic", settings=SolverSettings(threads=1))
     law = System.of(problem).sample_law
     assert isinstance(law, Tilted)
-    ridge, gamma, (q, V, theta) = cast("float", problem.regularizer.strength), 1.13**2, (0.5, 1.0, 0.5)
+    gamma = 1.13**2
     second = law.mean(0, 2) * gamma
-    square = R = 0.0
-    for _ in range(4000):
-        left = 1 - theta / gamma
-        square = left**2 * second + q - theta**2 / gamma
-        q_hat, V_hat = alpha * square / (1 + V) ** 2, alpha / (1 + V)
-        theta_hat = V_hat * (left * second + theta) / gamma
-        R = 1 / (ridge + gamma * V_hat)
-        images = gamma * R**2 * (gamma**2 * theta_hat**2 + gamma * q_hat), gamma * R, gamma**2 * R * theta_hat
-        q, V, theta = (0.7 * old + 0.3 * new for old, new in zip((q, V, theta), images, strict=True))
-    norm = q / gamma
-    loss = alpha * square / (2 * (1 + V) ** 2) + ridge * norm / 2
+    expected = ridge_regression(second, gamma, alpha, cast("float", problem.regularizer.strength))
     # the replicon is E g'^2 times the prior's, and E g'^2 knows no law
-    expected = {"q": q, "V": V, "theta": theta, "test_error": square, "training_loss": loss}
-    expected |= {"replicon": alpha / (1 + V) ** 2 * (gamma * R) ** 2, "overlap_gap": 0.0}
+    V = expected["V"]
+    expected |= {"replicon": alpha * (V / (1 + V)) ** 2, "overlap_gap": 0.0}
     for name, value in expected.items():
         assert float(np.ravel(point.values[name])[0]) == pytest.approx(value, rel=2e-3), name
-    assert float(point.values["free_energy_gap"]) < 1e-3 * loss
+    assert float(point.values["free_energy_gap"]) < 1e-3 * expected["training_loss"]
     assert abs(second / gamma - 1) > 0.3
 
 
