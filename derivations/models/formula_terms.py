@@ -11,7 +11,7 @@ from derivations.models.formula_lines import DEEPEST, FormulaError
 __all__ = ["Counting", "Terms"]
 
 _MOST = 10_000  # terms, about, and operations; SymPy takes a second for as many
-_MOST_SHARED = 200_000  # terms, where derivatives are taken of shared parts, each once; as long
+_MOST_SHARED = 200_000  # terms if written out, where derivatives share their parts: two seconds for as many
 _TWO = ("max", "min")  # one argument stands in the function twice
 _KINKED = ("abs", "relu", "sign", *_TWO)
 
