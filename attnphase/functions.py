@@ -21,9 +21,11 @@ with loaded_on_use(__name__):
 
 __all__ = [
     "abs",
+    "argmax",
     "cos",
     "cosh",
     "exp",
+    "hardmax",
     "log",
     "max",
     "min",
@@ -129,12 +131,50 @@ def softmax(x: Any, *, causal: bool = False) -> Any:
     ProblemError
         It is no such array; or a matrix that is no square, and causal.
     """
-    logits = np.asarray(_symbolic("softmax", x), dtype=object)
-    if logits.ndim not in (1, 2) or not logits.size:
-        raise ProblemError("x", "functions.softmax takes an array with one or two axes.")
+    logits = _axes("softmax", x)
     if causal and (logits.ndim != 2 or logits.shape[0] != logits.shape[1]):
         raise ProblemError("x", f"functions.softmax is causal, but its array has the shape {logits.shape}.")
     return formula_arrays.softmax(formulas.Symbolic(), logits, causal)
+
+
+def hardmax(x: Any) -> Any:
+    """One at the largest entry of the last axis, else zero: ``hardmax(k[:, 0]) @ k[:, 1]`` is of one token.
+
+    Parameters
+    ----------
+    x
+        Array with one or two axes.
+
+    Raises
+    ------
+    ProblemError
+        It is no such array.
+    """
+    return formula_arrays.hardmax(formulas.Symbolic(), _axes("hardmax", x))
+
+
+def argmax(x: Any) -> Any:
+    """Return the number of the largest entry, from 0.
+
+    Parameters
+    ----------
+    x
+        Array with one or two axes, whose entries are counted row by row.
+
+    Raises
+    ------
+    ProblemError
+        It is no such array.
+    """
+    return formula_arrays.argmax(formulas.Symbolic(), _axes("argmax", x))
+
+
+def _axes(name: str, x: Any) -> Any:
+    """An array with one or two axes."""
+    made = np.asarray(_symbolic(name, x), dtype=object)
+    if made.ndim not in (1, 2) or not made.size:
+        raise ProblemError("x", f"functions.{name} takes an array with one or two axes.")
+    return made
 
 
 def _entries(name: str, *values: Any) -> Any:

@@ -30,10 +30,12 @@ from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
 from attnphase.solvers.iteration import Status
+from attnphase.state_evolution.starts import has_directions
 
 __all__ = ["COUNTED", "Comparison", "Quantity", "compare"]
 
 _LARGEST = 1e100
+_ROUNDING = 1e-14
 COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
 
 
@@ -206,7 +208,8 @@ def compare(
     Returns
     -------
     Comparison or TrajectoryComparison
-        Deviations of all quantities that both datasets have and whose theory is not NaN.
+        Deviations of all quantities that both datasets have and whose theory is not NaN.  Entries of an overlap with
+        the same numbers, as tokens of one law have, are compared once; m only if there are directions for it.
 
     Raises
     ------
@@ -242,6 +245,8 @@ def compare(
             frame = Frame.of(problem, line.callback)
     formulas = problem_of(theory).metrics.items() & problem.metrics.items()  # one name may have two formulas
     metrics = sorted({f"metric_{name}" for name, _ in formulas} & {*theory} & {*experiment})
+    overlaps = (name for name in frame.overlaps if name != "m" or has_directions(problem))
+    names = (*frame.scalars, *metrics, *overlaps)
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):
@@ -249,7 +254,7 @@ def compare(
             point = point_at(theory, start, alpha)
             runs = experiment.sel(start=start, alpha=alpha)
             excluded += _excluded(runs, start, alpha)
-            quantities += _quantities(point, runs, frame, metrics, start, alpha, excluded)
+            quantities += _quantities(point, runs, frame, names, start, alpha, excluded)
     return Comparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
 
 
@@ -268,15 +273,14 @@ def _quantities(
     point: xr.Dataset,
     runs: xr.Dataset,
     frame: Frame | RunsOwnFrame,
-    metrics: Sequence[str],
+    names: Sequence[str],
     start: str,
     alpha: float,
     excluded: list[str],
 ) -> Iterator[Quantity]:
     """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
-    scalars = (*frame.scalars, *metrics)
-    names = (*scalars, *frame.overlaps)
+    scalars = [name for name in names if name not in frame.overlaps]
     known = [name for name in names if name in point]
     _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")
     samples: list[dict[str, Array]] = []
@@ -286,6 +290,7 @@ def _quantities(
         _check_sizes(here, names, f"the runs of {start}, alpha = {alpha:g}, d = {d}")
         samples.append({name: here[name].to_numpy() for name in scalars} | frame.aligned(point, here))
     status = Status(int(point["status"])).name
+    told: dict[str, list[Array]] = {name: [] for name in names}
     for name in names:
         source = "test_error" if name == "test_error_sampled" else name
         theory, error = point[source].to_numpy(), point[f"{source}_stderr"].to_numpy()
@@ -305,6 +310,10 @@ def _quantities(
                     continue  # no frame turns them, and q or the norm tells the same
             label = f"{name}[{','.join(entries)}]" if index else name
             exact = float(theory[index]), float(np.nan_to_num(error[index]))
+            numbers = np.concatenate([exact, *values])
+            if any(np.allclose(numbers, other, _ROUNDING, _ROUNDING) for other in told[name]):
+                continue  # as tokens of one law have
+            told[name].append(numbers)
             measured = tuple(Measured.of(d, v, *exact) for d, v in zip(dimensions, values, strict=True) if len(v))
             if measured:
                 limit = Limit.of(measured, *exact)

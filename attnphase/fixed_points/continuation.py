@@ -25,7 +25,7 @@ from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import vanishes
+from attnphase.state_evolution.starts import branches_of, vanishes
 
 __all__ = ["Curve", "Followed", "fine_enough", "follow_field", "on_curve"]
 
@@ -124,10 +124,11 @@ def follow_field(
         begun = start_on(replace(family, span=half * family.span), branch, overlaps)
     if begun is None:
         name = setting.field
+        others = " or ".join(one for one in branches_of(setting.problem) if one != branch)
+        remedy = f", or follow the {others} branch" if overlaps is None else setting.problem.loss.trained_remedy
         raise ProblemError(
             name,
-            f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is"
-            f" one{setting.problem.loss.trained_remedy}.",
+            f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one{remedy}.",
         )
     family, place = fine_enough(begun.family, begun.place)
     first = on_curve(family, place, np.eye(len(place))[-1], branch, begun.amplitudes[0])

@@ -27,10 +27,10 @@ _ROUNDING = 1e-9
 _OWN = ("derivations", "attnphase")
 _PACKAGES = (*_OWN, "numpy", "sympy")  # a fault in them is one of the user's line that calls them
 _INSTEAD = {
-    **{name: name for name in (*FUNCTIONS, "softmax")},
+    **{name: name for name in (*FUNCTIONS, "argmax", "hardmax", "softmax")},
     **dict.fromkeys(("fabs", "absolute"), "abs"),
     **dict.fromkeys(("hypot", "norm"), "sqrt"),
-    **dict.fromkeys(("maximum", "fmax", "amax", "argmax", "nanmax"), "max"),
+    **dict.fromkeys(("maximum", "fmax", "amax", "nanmax"), "max"),
     **dict.fromkeys(("minimum", "fmin", "amin", "argmin", "nanmin"), "min"),
     **dict.fromkeys(("sorted", "sort", "argsort", "clip", "median", "partition"), "max and min"),
     **dict.fromkeys(("heaviside", "where", "select", "piecewise", "any", "all", "copysign", "signbit"), "sign or relu"),

@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 
 from derivations.models.formula_lines import FormulaError, unparsed
 
-__all__ = ["ARRAY_FUNCTIONS", "array", "check_shapes", "elementwise", "entry", "extreme", "matmul", "softmax"]
+__all__ = [
+    "ARRAY_FUNCTIONS",
+    "argmax",
+    "array",
+    "check_shapes",
+    "elementwise",
+    "entry",
+    "extreme",
+    "hardmax",
+    "matmul",
+    "softmax",
+]
 
 Array = NDArray[Any]
 
@@ -118,6 +129,40 @@ def _softmax(algebra: Any, node: ast.Call, x: Any, *, causal: bool = False) -> A
     return softmax(algebra, x, causal)
 
 
+def hardmax(algebra: Any, x: Array) -> Array:
+    """One at the largest entry of the last axis, else zero, by the signs of differences: a softmax without noise."""
+    values = [1] * x.shape[-1]
+    return array(_highest(algebra, x, values) if x.ndim == 1 else [_highest(algebra, row, values) for row in x])
+
+
+def _highest(algebra: Any, row: Any, values: Sequence[int]) -> list[Any]:
+    """Of each entry its value if it is the largest, else zero."""
+    one, half = algebra.number(1), algebra.number(0.5)
+
+    def over(own: Any, other: Any) -> Any:
+        return algebra.product(half, algebra.sum(one, algebra.call("sign", algebra.difference(own, other))))
+
+    return [
+        reduce(algebra.product, [over(own, other) for b, other in enumerate(row) if b != a], algebra.number(value))
+        for a, (own, value) in enumerate(zip(row, values, strict=True))
+    ]
+
+
+def _hardmax(algebra: Any, node: ast.Call, x: Any) -> Array:
+    """``hardmax(x)``."""
+    return hardmax(algebra, _check_array(node, x))
+
+
+def argmax(algebra: Any, x: Array) -> Any:
+    """The number of the largest entry, from 0."""
+    return algebra.total(_highest(algebra, [*x.flat], range(x.size)))
+
+
+def _argmax(algebra: Any, node: ast.Call, x: Any) -> Any:
+    """``argmax(x)``."""
+    return argmax(algebra, _check_array(node, x))
+
+
 def total(algebra: Any, node: ast.Call, x: Any, axis: int | None = None) -> Any:
     """``sum(x)``, of all entries or along an axis."""
     if axis is None:
@@ -158,19 +203,6 @@ def extreme(name: str) -> Callable[..., Any]:
     return function
 
 
-def argmax(algebra: Any, node: ast.Call, x: Any) -> Any:
-    """``argmax(x)``: the number of the largest entry, from 0, by the signs of differences."""
-    entries, one, half = [*_check_array(node, x).flat], algebra.number(1), algebra.number(0.5)
-    terms = [algebra.number(0)]
-    for place, entry_ in enumerate(entries):
-        term = algebra.number(place)
-        for other in entries[:place] + entries[place + 1 :] if place else ():
-            step = algebra.sum(one, algebra.call("sign", algebra.difference(entry_, other)))
-            term = algebra.product(term, algebra.product(half, step))
-        terms.append(term)
-    return algebra.total(terms)
-
-
 def eye(algebra: Any, node: ast.Call, size: int) -> Array:
     """``eye(L)``: the identity matrix."""
     return array([[algebra.number(int(a == b)) for b in range(size)] for a in range(size)])
@@ -184,7 +216,8 @@ ARRAY_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int | None, tuple[str,
     "max": (extreme("max"), 1, None, ()),
     "min": (extreme("min"), 1, None, ()),
     "eye": (eye, 1, 1, ()),
-    "argmax": (argmax, 1, 1, ()),
+    "argmax": (_argmax, 1, 1, ()),
+    "hardmax": (_hardmax, 1, 1, ()),
 }
 """Functions by name, with the fewest and the most arguments that they take, None of any number, and their keywords."""
 

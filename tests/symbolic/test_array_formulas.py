@@ -61,6 +61,10 @@ MEANINGS = {
         (h @ k.T)[0, 2] + (noise @ h)[1, 0] + (c @ h)[1]
     ),
     "softmax(h[:, 0]) @ h[:, 1]": lambda h, k, noise, c: softmax(h[:, 0]) @ h[:, 1],
+    "hardmax(h[:, 0]) @ k[:, 1] + sum(hardmax(noise) * noise.T)": lambda h, k, noise, c: (
+        k[h[:, 0].argmax(), 1] + noise.T[range(3), noise.argmax(axis=1)].sum()
+    ),
+    "argmax(h[:, 1]) + 10*argmax(noise)": lambda h, k, noise, c: h[:, 1].argmax() + 10 * noise.argmax(),
     "sum(softmax(h @ k.T) * noise)": lambda h, k, noise, c: (softmax(h @ k.T) * noise).sum(),
     "sum(softmax(h @ k.T, causal=True) * noise)": lambda h, k, noise, c: (softmax(h @ k.T, True) * noise).sum(),
     "sum(sum(h*k, axis=1) * c)": lambda h, k, noise, c: ((h * k).sum(axis=1) * c).sum(),
@@ -305,7 +309,10 @@ def test_its_text_has_common_parts_once():
         read(text, Sizes(2, 2, 2))
 
 
-@pytest.mark.parametrize("name", [name for name in fn.__all__ if name != "softmax"])
+ARRAYS = ("argmax", "hardmax", "softmax")
+
+
+@pytest.mark.parametrize("name", [name for name in fn.__all__ if name not in ARRAYS])
 def test_each_function_is_written_as_formulas_have_it(name):
     function = getattr(fn, name)
     arguments = "2 + sin(h), cos(k)" if name in ("max", "min") else "2 + sin(h)"
@@ -315,6 +322,13 @@ def test_each_function_is_written_as_formulas_have_it(name):
         return function(*values).sum() * 1e-5 + 0.25 * h[0, 0] ** -0.5
 
     assert read(traced(loss, SIZES, {}).text) == read(f"1e-5*sum({name}({arguments})) + 0.25/sqrt(h[0, 0])")
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_functions_of_arrays_are_written_as_formulas_have_them(name):
+    function = getattr(fn, name)
+    found = traced(lambda h, k: (function(h[:, 0] - k[:, 1]) * k[:, 0]).sum(), SIZES, {})
+    assert read(found.text) == read(f"sum({name}(h[:, 0] - k[:, 1])*k[:, 0])")
 
 
 def test_extremes_of_several_and_of_the_entries_of_an_array():
@@ -413,6 +427,7 @@ FUNCTIONS = {
     lambda h, a: a * h[0, 0]: 'its argument "a" is none of h, k, noise, c, Q, and no number: give it a default',
     lambda h, a="x": h[0, 0]: "its argument \"a\" must be a number, but its default is 'x'",
     lambda *h: h[0]: 'it takes "*h", but must name its arguments',
+    lambda h, k: fn.hardmax(h[0, 0]): "functions.hardmax takes an array with one or two axes",
     lambda h, k: fn.softmax(h[0, 0]): "functions.softmax takes an array with one or two axes",
     lambda h: fn.softmax(h, causal=True): "functions.softmax is causal, but its array has the shape (3, 2)",
     lambda h: fn.exp("h"): "functions.exp takes numbers, symbols and arrays of these, not 'h'",

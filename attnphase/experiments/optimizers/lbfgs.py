@@ -92,11 +92,22 @@ class _Descent:
         return value[0], self._risk.stationarity(self.weights, gradient)[0]
 
     def go_on(self) -> tuple[Tensor, Tensor]:
-        """A few iterations; what there is at their end."""
+        """A few iterations; what there is at their end.
 
-        def closure() -> float:
+        A line search compares values. Next to the minimum their differences are lost in rounding: those of the
+        quadratic function with the same gradients, which is the risk there, take their place.
+        """
+        before, slope = self.weights.clone(), self._evaluate()[1]
+
+        def by_values() -> float:
             value, self.weights.grad = self._evaluate()
             return float(value)
 
-        self.solver.step(closure)
+        def by_slopes() -> float:
+            self.weights.grad = self._evaluate()[1]
+            return float(((slope + self.weights.grad) * (self.weights - before)).sum() / 2)
+
+        self.solver.step(by_values)
+        if torch.equal(before, self.weights):
+            self.solver.step(by_slopes)
         return self.look()
