@@ -73,7 +73,7 @@ def sensitivity_table(ds: xr.Dataset) -> Table:
         if one.name.endswith("_hat"):
             continue
         values, errors = ds[one.name].to_numpy(), ds[one.stderr].to_numpy()
-        for label, index in entries_of(one.name, one.dims_of(problem), values.shape[1:]):
+        for label, index in entries_of(one, problem, values.shape[1:]):
             pairs = zip(values, errors, strict=True)
             rows.append((label, *(format_value(float(v[index]), float(e[index])) for v, e in pairs)))
     field = str(ds.attrs["of"])

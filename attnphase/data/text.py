@@ -28,7 +28,9 @@ with loaded_on_use(__name__):
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.data.variable import Variable
     from attnphase.fixed_points.point import BranchPoint
+    from attnphase.problem.problem import Problem
 
 __all__ = [
     "Table",
@@ -296,10 +298,7 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
     for variable in variables.with_own(variables.POINT_VARIABLES, problem):
         if variable.name.endswith("_hat") or variable.name in verdict.IDENTITIES:
             continue
-        dims, sizes = variable.dims_of(problem), columns[variable.name].shape[1:]
-        for label, index in entries_of(variable.name, dims, sizes):
-            if "parameter" in dims:
-                label = f"{variable.name}[{problem.loss.fitted[index[0]]}]"
+        for label, index in entries_of(variable, problem, columns[variable.name].shape[1:]):
             values = [column[index] for column in columns[variable.name]]
             if variable.meanings:
                 cells = [variable.meanings[int(value)] for value in values]
@@ -320,13 +319,15 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if math.isfinite(value) else "–"
 
 
-def entries_of(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def entries_of(variable: Variable, problem: Problem, sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
+    dims = variable.dims_of(problem)
     for index in np.ndindex(*sizes):
         if tuple(dims[-2:]) == ("row", "col") and index[-1] < index[-2]:
             continue
         shown = [str(i + 1) for i, dim, size in zip(index, dims, sizes, strict=True) if dim == "token" or size > 1]
-        yield (f"{name}[{','.join(shown)}]" if shown else name), index
+        shown = [problem.loss.fitted[i] for i in index] if "parameter" in dims else shown
+        yield (f"{variable.name}[{','.join(shown)}]" if shown else variable.name), index
 
 
 def points_json(points: Sequence[BranchPoint], branch: str) -> str:

@@ -295,7 +295,7 @@ def with_own(variables: tuple[Variable, ...], problem: Problem) -> tuple[Variabl
     )
     found = (*variables[: place - 1], *trained, variables[place - 1], *metrics, *variables[place:])
     derived = next((i for i, one in enumerate(found, 1) if one.name == "d_test_error"), 0)
-    return (*found[:derived], *map(_derivative, metrics), *found[derived:]) if derived else found
+    return (*found[:derived], *map(_derivative, (*trained, *metrics)), *found[derived:]) if derived else found
 
 
 def _shared(*names: str) -> tuple[Variable, ...]:

@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 from terms import of_terms
 
 import attnphase as ap
+from attnphase.data.derivatives import sensitivity_table
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -96,6 +97,19 @@ def test_a_trained_shift_of_the_square_loss(rule: str):
     at_fixed = solve_point(fixed, 1.7, settings=SETTINGS)
     objective, of_both = at_fixed.values["training_loss"] + 0.4 * wanted**2, point.errors["training_loss"]
     assert abs(point.values["training_loss"] - objective) <= 4 * float(of_both) + 1e-8
+
+
+def test_derivatives_of_a_trained_shift():
+    """Of the b known above, in alpha: V changes with it."""
+    problem, alpha = regression(b=0.2, shift=1.3, trained={"b": "0.4*b**2"}), 1.7
+    found = ap.sensitivity(problem, alpha, of="alpha", settings=SETTINGS)
+    V, slope = float(found["V"].item()), float(found["d_V"].item())
+    stiff = 0.8 * (1 + V)
+    wanted = 1.3 * (stiff - 0.8 * alpha * slope) / (alpha + stiff) ** 2
+    assert abs(float(found["d_trained"].item()) - wanted) <= 4 * float(found["d_trained_stderr"].item()) + 1e-7
+    assert float(found["d_trained_stderr"].item()) < 1e-3
+    rows = {name: value for name, value, *_ in sensitivity_table(found).rows}
+    assert rows["d_trained[b]"].startswith(f"{wanted:.3f}")
 
 
 def test_a_trained_bias_minimises_the_objective():
