@@ -366,7 +366,10 @@ def test_other_shapes_are_followed_and_searched(changes, branch, found):
 
 
 def test_a_branch_that_is_not_there_cannot_be_followed():
-    with pytest.raises(ap.ProblemError, match=r"no semantic branch at alpha = 0\.3: .* or follow the positional or uninformed branch\.$"):
+    with pytest.raises(
+        ap.ProblemError,
+        match=r"no semantic branch at alpha = 0\.3: .* or follow the positional or uninformed branch\.$",
+    ):
         follow_field(Setting(COARSE, 0.3), "semantic", (0.2, 1.0), settings=SETTINGS)
 
 
