@@ -107,14 +107,20 @@ def optimal(
         models = _models(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
     points: dict[str, list[BayesOptimalPoint]] = {name: [] for name in wanted}
-    with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places), unit="points") as line:
+    found = None
+    with checkpoint_for_us(path, LIMITS):
         kept = KeptPoints.of(path, problem, channel, max_nodes, places)
-        for (model, value, name), where in zip(product(models, values, wanted), places, strict=True):
-            options = {"max_nodes": max_nodes, "callback": within(f"{name}, alpha = {value:g}", line.callback)}
-            points[name].append(kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options)))
-            line.reach(line.done + 1)
-        search = partial(bayes_optimal_thresholds, models[0], max_nodes=max_nodes, callback=line.callback)
-        found = kept.thresholds(search) if thresholds else None
+        with progress_line(progress, "solving", total=len(places), unit="points") as line:
+            for (model, value, name), where in zip(product(models, values, wanted), places, strict=True):
+                options = {"max_nodes": max_nodes, "callback": within(f"{name}, alpha = {value:g}", line.callback)}
+                points[name].append(
+                    kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options))
+                )
+                line.reach(line.done + 1)
+        if thresholds:
+            with progress_line(progress, "thresholds") as line:
+                search = partial(bayes_optimal_thresholds, models[0], max_nodes=max_nodes, callback=line.callback)
+                found = kept.thresholds(search)
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 
