@@ -41,10 +41,11 @@ def channel_of(problem: Problem, channel: str | None) -> str | None:
     if rank > _LARGEST_RANK:
         raise ProblemError("teacher.rank", f"teacher.rank must be at most {_LARGEST_RANK} for this theory, not {rank}.")
     if rank > _LARGEST_WITHOUT_NOISE and problem.teacher.noise == 0:
+        where = "" if problem.loss.has_attention else ", and add noise to the label in loss.expression"
         raise ProblemError(
             "teacher.rank",
             f"teacher.rank must be 1 or {_LARGEST_WITHOUT_NOISE} for labels without noise, not {rank}: set"
-            " teacher.noise above zero.",
+            f" teacher.noise above zero{where}.",
         )
     if channel is None and problem.loss.has_attention:
         if problem.teacher.omega == 1:
