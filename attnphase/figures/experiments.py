@@ -34,7 +34,8 @@ def comparison_figure(comparison: Comparison) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Bars are one standard error.  Over 1/d with the fitted corrections, over alpha at the largest dimension.
+        Bars are one standard error.  Over 1/d with the fitted corrections, over alpha at the largest dimension, beside
+        everything that the theory has between.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
             for i, start in enumerate(starts):
                 chosen = [q for q in comparison.quantities if (q.start, q.name) == (start, name)]
                 if over_alpha:
-                    _along_alpha(ax, chosen)
+                    _along_alpha(ax, chosen, comparison.theory)
                 elif chosen:
                     _along_dimension(ax, chosen[0], i - (len(starts) - 1) / 2)
             base, _, index = name.partition("[")
@@ -181,12 +182,17 @@ def _compared(quantities: tuple[Quantity, ...]) -> list[str]:
     return chosen[:6]
 
 
-def _along_alpha(ax: Axes, quantities: list[Quantity]) -> None:
+def _along_alpha(ax: Axes, quantities: list[Quantity], theory: xr.Dataset) -> None:
+    """Means of the largest dimension, and the theory's line, which may have more sample complexities than the runs."""
     line = sorted(quantities, key=lambda q: q.alpha)
     if not line:
         return
     start, alphas = line[0].start, [q.alpha for q in line]
-    ax.plot(alphas, [q.theory for q in line], color=COLOURS[start], lw=1.3)
+    name, _, index = line[0].name.partition("[")
+    branch = (theory.sel(branch=start) if "branch" in theory.dims else theory).sortby("alpha")
+    curve = branch[name].where(branch["status"] == Status.converged).transpose("alpha", ...)
+    entry = [int(i) - 1 for i in index.rstrip("]").split(",") if i]
+    ax.plot(curve["alpha"], curve.to_numpy()[(slice(None), *entry)], color=COLOURS[start], lw=1.3)
     last = [q.measured[-1] for q in line]
     ax.errorbar(
         alphas, [one.value for one in last], np.nan_to_num([one.stderr for one in last]), ls="",
