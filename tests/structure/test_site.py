@@ -88,7 +88,12 @@ def test_every_command_has_a_line_of_help():
 
 def test_links_between_pages_lead_somewhere():
     """Also those of pages that are no part of the site, of which Sphinx knows nothing."""
-    for page in (*DOCS.parent.glob("*.md"), *DOCS.glob("*.md"), *(DOCS / "tutorials").glob("*.md")):
+    for page in (
+        *DOCS.parent.glob("*.md"),
+        *DOCS.glob("*.md"),
+        *(DOCS / "tutorials").glob("*.md"),
+        *(DOCS / "literature").glob("*.md"),
+    ):
         text = re.sub(r"(?ms)^(```+).*?^\1$", "", page.read_text(encoding="utf-8"))
         for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]*)\)", text):
             name, _, anchor = target.partition("#")

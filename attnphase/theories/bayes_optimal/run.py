@@ -106,23 +106,32 @@ def optimal(
     with progress_line(progress, "loading the kernels"):  # which may have to be compiled
         models = _models(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
-    points: dict[str, list[BayesOptimalPoint]] = {name: [] for name in wanted}
-    found = None
     with checkpoint_for_us(path, LIMITS):
         kept = KeptPoints.of(path, problem, channel, max_nodes, places)
-        with progress_line(progress, "solving", total=len(places), unit="points") as line:
-            for (model, value, name), where in zip(product(models, values, wanted), places, strict=True):
-                options = {"max_nodes": max_nodes, "callback": within(f"{name}, alpha = {value:g}", line.callback)}
-                points[name].append(
-                    kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options))
-                )
-                line.reach(line.done + 1)
-        if thresholds:
-            with progress_line(progress, "thresholds") as line:
-                search = partial(bayes_optimal_thresholds, models[0], max_nodes=max_nodes, callback=line.callback)
-                found = kept.thresholds(search)
+        points = _points(kept, list(product(models, values, wanted)), places, max_nodes, progress)
+        with progress_line(progress and thresholds, "thresholds") as line:
+            search = partial(bayes_optimal_thresholds, models[0], max_nodes=max_nodes, callback=line.callback)
+            found = kept.thresholds(search) if thresholds else None
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+
+
+def _points(
+    kept: KeptPoints,
+    asked: Sequence[tuple[PosteriorModel, float, str]],
+    places: Sequence[dict[str, Any]],
+    max_nodes: int | None,
+    progress: bool,
+) -> dict[str, list[BayesOptimalPoint]]:
+    """The points of every start, where models, sample complexities and starts ask for them."""
+    points: dict[str, list[BayesOptimalPoint]] = {name: [] for _, _, name in asked}
+    with progress_line(progress, "solving", total=len(places), unit="points") as line:
+        for (model, value, name), place in zip(asked, places, strict=True):
+            say = within(f"{name}, alpha = {value:g}", line.callback)
+            solve = partial(solve_bayes_optimal, model, value, Start[name], max_nodes=max_nodes, callback=say)
+            points[name].append(kept.point(place, solve))
+            line.reach(line.done + 1)
+    return points
 
 
 def _models(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[PosteriorModel]:
