@@ -180,7 +180,7 @@ def _remedy(ds: xr.Dataset, failed: xr.DataArray) -> str:
     left = failed & (ds["status"] == iteration.Status.left_domain)
     if "unsolved_nodes" in ds and bool((left & (ds["unsolved_nodes"] > 0)).any()):
         return _BOTTOMLESS
-    known = reading.problem_of(ds).loss.trained_remedy
+    known = reading.problem_of(ds).loss.trained_remedy if bool(left.any()) else ""
     return known or (_REMEDY if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else "")
 
 

@@ -114,7 +114,10 @@ def one_rsb(
         except SolverError:
             raise
         except (ArithmeticError, np.linalg.LinAlgError) as error:
-            raise SolverError(f"the 1RSB equations cannot be solved from this start: {error}.") from error
+            raise SolverError(
+                f"the 1RSB equations cannot be solved from this start: {error}; try more points (outer, inner), another"
+                " start, or a y of your own."
+            ) from error
     return from_one_rsb(points, problem, alpha, branch, f"sobol, {outer} outer and {inner} inner points")
 
 
