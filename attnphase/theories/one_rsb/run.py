@@ -30,6 +30,7 @@ from attnphase.theories.one_rsb.solving import OneRsbPoint, OneRsbSolver, apart_
 
 __all__ = ["one_rsb", "one_step"]
 
+_REMEDY = "; give values of y, the small ones first, or more points (outer, inner)"
 _APART = 0.5  # share of a start's free overlap that groups do not have in common
 _LEAST_APART = 0.05
 _GUESS = 0.5  # of the y at which the training loss of one sample, times y, is one
@@ -114,10 +115,7 @@ def one_rsb(
         except SolverError:
             raise
         except (ArithmeticError, np.linalg.LinAlgError) as error:
-            raise SolverError(
-                f"the 1RSB equations cannot be solved from this start: {error}; try more points (outer, inner), another"
-                " start, or a y of your own."
-            ) from error
+            raise SolverError(f"the 1RSB equations cannot be solved from this start: {error}{_REMEDY}.") from error
     return from_one_rsb(points, problem, alpha, branch, f"sobol, {outer} outer and {inner} inner points")
 
 
