@@ -311,7 +311,8 @@ def _quantities(
             label = f"{name}[{','.join(entries)}]" if index else name
             exact = float(theory[index]), float(np.nan_to_num(error[index]))
             numbers = np.concatenate([exact, *values])
-            if any(np.allclose(numbers, other, _ROUNDING, _ROUNDING) for other in told[name]):
+            rounding = _ROUNDING * max(float(np.nanmax(np.abs(x), initial=0)) for x in (theory, *values))
+            if any(np.abs(numbers - other).max() <= rounding for other in told[name]):
                 continue  # as tokens of one law have
             told[name].append(numbers)
             measured = tuple(Measured.of(d, v, *exact) for d, v in zip(dimensions, values, strict=True) if len(v))

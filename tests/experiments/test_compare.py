@@ -159,6 +159,9 @@ def test_equal_entries_are_compared_once_and_m_only_with_directions(paper_point)
     assert overlaps == ["training_loss", "q[1,1,1]", "theta[1,1,1]"]
     other = point.assign(q=point["q"].copy(data=point["q"] + np.array([0, 1e-9, 0])[:, None, None]))
     assert [q.name for q in compare(other, runs).quantities if q.name[0] == "q"] == ["q[1,1,1]", "q[2,1,1]"]
+    names = {"q", "q_stderr"}  # in other units
+    small = [each.assign({n: each[n].copy(data=1e-20 * each[n]) for n in names & {*each}}) for each in (other, runs)]
+    assert len([q for q in compare(*small).quantities if q.name[0] == "q"]) == 2
 
 
 def test_runs_that_diverged_are_left_out_and_late_ones_named(paper_point):
