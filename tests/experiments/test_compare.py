@@ -17,6 +17,7 @@ from attnphase.checks.comparison import compare
 from attnphase.cli.commands import main
 from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
+from attnphase.figures import comparison_figure
 from attnphase.problem.problem import Problem
 
 FEW = {"integration.rule": "sobol", "integration.nodes": 64}
@@ -258,3 +259,15 @@ def test_numbers_that_nobody_computed_are_refused(paper_point, name, place):
     if place == "runs":
         runs["status"].to_numpy()[...] = RunStatus.diverged
         assert compare(theory, runs).quantities == ()
+
+
+def test_the_figure_over_alpha_has_all_of_the_theory():
+    """Its line ran through the sample complexities of the runs alone."""
+    problem = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 32})
+    theory = ap.sweep(problem, alpha=[1.4, 1.9, 2.3], branches=["semantic"], workers=1)
+    runs = ap.simulate(problem, [1.4, 2.3], dimension=30, seeds=2, start="semantic")
+    axes = comparison_figure(compare(theory, runs)).axes
+    for ax, name, index in ((axes[0], "training_loss", ()), (axes[3], "q", (0, 0, 0))):
+        curve = theory[name].sel(branch="semantic").transpose("alpha", ...).to_numpy()
+        np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1.4, 1.9, 2.3])
+        np.testing.assert_array_equal(ax.lines[0].get_ydata(), curve[(slice(None), *index)])
