@@ -12,7 +12,7 @@ from attnphase.fixed_points.identities import slope_violations
 from attnphase.fixed_points.optimum import METRICS
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
-from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
+from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, minimises, stability_at
 from attnphase.fixed_points.verdict import SLOPES
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
 from attnphase.solvers.iteration import FixedPoint, Status
@@ -165,7 +165,8 @@ def branch_point(
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended; and a point that is
     # stationary in a trained parameter may be a maximum
     gap = float(stability.values["overlap_gap"])
-    status = found.status if map_.has_minimum(found.point) else Status.left_domain
+    stationary = map_.has_minimum(found.point) and (found.status is not Status.converged or minimises(map_, response))
+    status = found.status if stationary else Status.left_domain
     overlaps = map_.unpack(found.point)
     if status is not Status.converged or vanishes(run.system.problem, overlaps, branch):
         identity = Identity.not_decided if identity is Identity.on_branch else identity

@@ -12,6 +12,7 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.identities import stein_violations
 from attnphase.fixed_points.verdict import LEMMAS
 from attnphase.solvers.iteration import FixedPoint, Status
+from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Displacements, Response
 from attnphase.state_evolution.map import StateEvolution
@@ -19,7 +20,7 @@ from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.replicates import Variations
 from attnphase.state_evolution.replicon import replicon, slope_sums
 
-__all__ = ["EIGENVALUES", "NOT_COMPUTED", "Stability", "leading_eigenvalues", "stability_at"]
+__all__ = ["EIGENVALUES", "NOT_COMPUTED", "Stability", "leading_eigenvalues", "minimises", "stability_at"]
 
 EIGENVALUES = 3
 """Of the map, as many as are reported."""
@@ -41,6 +42,27 @@ class Stability:
 
 
 NOT_COMPUTED = Stability(dict.fromkeys(("replicon", "overlap_gap", *LEMMAS), np.nan), {})
+
+
+def minimises(map_: StateEvolution, response: Response) -> bool:
+    """Whether the objective may have a minimum in the trained parameters, where the weights follow them.
+
+    Its second derivatives are those at fixed weights times the Schur complement of the other order parameters in
+    ``I - J``. A negative eigenvalue of that shows a maximum, or a saddle, if it exceeds four of its errors.
+    """
+    own = map_.sector.parameters
+    if not len(own) or not response.known:
+        return True
+    rest = np.setdiff1d(np.arange(len(response.jacobian)), own)
+
+    def lowest(jacobian: Array) -> float:
+        left = np.eye(len(jacobian)) - jacobian
+        followed = np.linalg.solve(left[np.ix_(rest, rest)], left[np.ix_(rest, own)])
+        return float(np.linalg.eigvals(left[np.ix_(own, own)] - left[np.ix_(own, rest)] @ followed).real.min())
+
+    value = lowest(response.jacobian)
+    spread = np.linalg.norm([lowest(response.jacobian + one) - value for one in response.noise])
+    return bool(value + ERRORS * spread > 0)
 
 
 def stability_at(

@@ -38,7 +38,9 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.arclength import corrected, trace
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.onset import has_symmetric_point
+from attnphase.state_evolution.sector import images, scales_of
 from attnphase.state_evolution.starts import branches_of
 
 __all__ = ["CROSSINGS", "TRANSITIONS", "Search", "thresholds_of"]
@@ -175,10 +177,16 @@ class Search:
         grid = np.unique(inner[(inner >= first) & (inner <= last)])
         values = difference(grid)
         falls = np.flatnonzero((values[:-1] > 0) & (values[1:] <= 0))
+        for i in falls[::-1]:
+            at = float(root_scalar(difference, bracket=(grid[i], grid[i + 1]), method="brentq").root)
+            if not self._are_one(lines, at):
+                return self.root(lines, condition, at, between)
         if len(falls):
-            i = int(falls[-1])
-            at = root_scalar(difference, bracket=(grid[i], grid[i + 1]), method="brentq").root
-            return self.root(lines, condition, float(at), between)
+            both = " and ".join(line.branch for line in lines)
+            where = f"{lines[0].family.setting.field} = {lines[0].family.value(at):.4g}"
+            return Threshold.absent(
+                Outcome.no_branch, f"{both} are one solution at {where}, where their losses are equal"
+            )
         for line, at, value, side in ((lower, first, values[0], 0), (upper, last, values[-1], -1)):
             # where a branch ends inside the range, what might have changed sign behind its end has not
             ended = line.along[side] == at and line.ends[side] is not Ending.edge
@@ -190,6 +198,20 @@ class Search:
                     )
                 return Threshold.absent(Outcome.no_branch, f"{where}, before the difference changes its sign")
         return _nowhere(exp(grid[0]), exp(grid[-1]))
+
+    def _are_one(self, lines: Sequence[Traced], at: float) -> bool:
+        """Whether two branches are one solution there, up to a symmetry and four of the errors that are asked for."""
+        found = []
+        for line in lines:
+            x, value = line.family.split(line.place(at))
+            map_ = line.family.map_at(value)
+            if map_ is None or len(lines) == 1:
+                return False
+            found.append(map_.unpack(x))
+        system = system_of(lines[0].family.setting.problem, self.settings)
+        scale = scales_of(found[0], system.units, system.spectrum.rho)
+        apart = images(found[1], system.symmetries).pack() - found[0].pack()
+        return bool((np.abs(apart / scale).max(axis=-1) <= ERRORS * self.problem.integration.standard_error).any())
 
     def root(self, lines: Sequence[Traced], condition: Condition, at: float, between: tuple[float, float]) -> Threshold:
         """The root of the extended system next to where the traced branches have it."""

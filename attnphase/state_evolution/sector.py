@@ -205,6 +205,12 @@ class Sector:
         return np.flatnonzero(self.basis[first:last].any(axis=0))
 
     @cached_property
+    def parameters(self) -> NDArray[np.int64]:
+        """Coordinates that are trained parameters, (Z,) of int, and no entries of Q."""
+        last = len(self.basis) - self.norms
+        return np.flatnonzero(self.basis[last - (self.trained - self.norms) : last].any(axis=0))
+
+    @cached_property
     def _first(self) -> NDArray[np.intp]:
         """An entry of each orbit."""
         return np.abs(self.basis).argmax(axis=0)

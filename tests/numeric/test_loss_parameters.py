@@ -14,6 +14,7 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 
 SETTINGS = SolverSettings(threads=1)
 FEW_MAPS = SolverSettings(threads=1, max_maps=2, stability=False, identity=False)
@@ -146,6 +147,20 @@ def test_a_maximum_in_a_trained_parameter_is_no_solution(falling: str, status: i
     assert point.status == status
     if not status:
         assert point.values["trained"].item() == pytest.approx(np.pi, abs=1e-6)
+
+
+@pytest.mark.parametrize("curvature", [-0.05, -0.1])
+def test_a_maximum_where_the_weights_follow_is_no_solution(curvature: float):
+    """At fixed weights both objectives are convex in b; minimised over the weights the second has a maximum."""
+    point = solve_point(classifier(trained={"b": f"{curvature}*b**2"}), 1.9, settings=SETTINGS)
+    b = point.values["trained"].item()
+    low, middle, high = (
+        float(solve_point(classifier(b=at), 1.9, settings=SETTINGS).values["training_loss"]) + curvature * at**2
+        for at in (b - 0.1, b, b + 0.1)
+    )
+    assert (point.status, middle < min(low, high), middle > max(low, high)) == (
+        (Status.converged, True, False) if curvature == -0.05 else (Status.left_domain, False, True)
+    )
 
 
 def test_two_trained_parameters_with_a_common_curvature():

@@ -155,6 +155,30 @@ def test_onsets_are_where_a_small_order_parameter_neither_grows_nor_shrinks():
         assert abs(found.alpha - truth) < 3 * np.hypot(found.standard_error, known)
 
 
+def test_branches_that_are_one_solution_do_not_cross():
+    """A convex problem has one solution: where rounding changes the sign of a difference, it was called alpha_c."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {
+                "kind": "mixture",
+                "length": 1,
+                "clusters": [{"sigma": 0.9, "mean": [0.7]}, {"sigma": 1.1, "mean": [-0.4]}],
+                "mean_teacher": [[0.3]],
+            },
+            "positions": {"kind": "none"},
+            "regularizer": {"strength": 0.21},
+            "loss": {"kind": "expression", "expression": "softplus((1 - 2*c)*h) + 0.3*(h - k)**2"},
+            "integration": {"rule": "sobol", "standard_error": 0.01},
+        }
+    )
+    found = [
+        thresholds_of(problem.with_fields({"integration.seed": seed}), (0.8, 2.6), None, SETTINGS)["alpha_c"]
+        for seed in range(4)
+    ]
+    assert not any(one.found for one in found)
+    assert any("semantic and positional are one solution" in one.reason for one in found)
+
+
 def test_thresholds_that_do_not_exist_say_why():
     found = thresholds_of(FEW, (0.9, 1.1), (0.9, 1.1), SETTINGS)
     assert {one.outcome for one in found.values()} == {Outcome.outside_range}
