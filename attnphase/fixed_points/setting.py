@@ -31,6 +31,8 @@ def field_value(problem: Problem, name: str) -> float:
     section, _, key = whole.partition(".")
     if section == "integration":
         raise ProblemError(name, f"{name} says how the problem is solved: name a field of what is solved.")
+    if section == "loss" and key.removeprefix("parameters.") in (problem.loss.trained or ()):
+        raise ProblemError(name, f"{name} is where training begins, on which no result depends: name another field.")
     value = getattr(getattr(problem, section, None), key, None)
     if value is None:  # an entry of a ready-made law
         value = get(problem.to_dict(), whole)

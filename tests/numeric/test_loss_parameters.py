@@ -306,6 +306,16 @@ def test_parameters_belong_to_a_formula():
         Problem.from_dict({"loss": {"parameters": {"b": 1.0}}})
 
 
+def test_nothing_is_differentiated_in_where_training_begins():
+    """Derivatives were zero, after a whole solve."""
+    problem = classifier(trained={"b": "0.03*b**2"})
+    with pytest.raises(
+        ProblemError, match=r"^loss\.parameters\.b is where training begins, on which no result depends"
+    ):
+        ap.sensitivity(problem, 1.9, of="loss.parameters.b")
+    assert np.isfinite(ap.sensitivity(problem, 1.9, of="loss.parameters.a")["d_trained"]).all()
+
+
 def test_what_does_not_cover_trained_parameters_says_so():
     problem = classifier(trained={"b": "0.03*b**2"})
     calls = {
