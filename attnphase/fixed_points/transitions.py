@@ -177,16 +177,15 @@ class Search:
         grid = np.unique(inner[(inner >= first) & (inner <= last)])
         values = difference(grid)
         falls = np.flatnonzero((values[:-1] > 0) & (values[1:] <= 0))
+        same = ""
         for i in falls[::-1]:
             at = float(root_scalar(difference, bracket=(grid[i], grid[i + 1]), method="brentq").root)
             if not self._are_one(lines, at):
                 return self.root(lines, condition, at, between)
-        if len(falls):
+            same = f"{lines[0].family.setting.field} = {lines[0].family.value(at):.4g}"
+        if same:
             both = " and ".join(line.branch for line in lines)
-            where = f"{lines[0].family.setting.field} = {lines[0].family.value(at):.4g}"
-            return Threshold.absent(
-                Outcome.no_branch, f"{both} are one solution at {where}, where their losses are equal"
-            )
+            return Threshold.absent(Outcome.no_branch, f"{both} are one solution, as at {same}")
         for line, at, value, side in ((lower, first, values[0], 0), (upper, last, values[-1], -1)):
             # where a branch ends inside the range, what might have changed sign behind its end has not
             ended = line.along[side] == at and line.ends[side] is not Ending.edge

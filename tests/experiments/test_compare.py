@@ -153,7 +153,7 @@ def test_columns_that_the_loss_or_the_ridge_tells_apart_are_not_rotated(strength
 
 def test_equal_entries_are_compared_once_and_m_only_with_directions(paper_point):
     """Three tokens of one law counted thrice in how many quantities agree."""
-    problem = ap.Problem(positions={"kind": "none"}, tokens={"length": 3, "sigma": 0.7})
+    problem = ap.Problem.from_dict({"positions": {"kind": "none"}, "tokens": {"length": 3, "sigma": 0.7}})
     point = ap.solve(problem, 1.9, "semantic")
     runs = ap.simulate(problem, 1.9, dimension=(40, 80), seeds=3, start="semantic")
     overlaps = [q.name for q in compare(point, runs).quantities if q.name[0] in "qmt" and "error" not in q.name]

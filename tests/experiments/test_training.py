@@ -108,13 +108,15 @@ def test_optimisers_find_one_minimum(problem):
 def test_lbfgs_reaches_its_tolerance_where_rounding_hides_differences_of_values():
     """Line searches by values ended at gradients of 1e-8 to 1e-7, as step_limit after all their steps."""
     expression = "(hardmax(k[:, 0]) @ k[:, 1] - softmax(h[:, 0]) @ h[:, 1])**2/2"
-    problem = Problem(
-        teacher={"rank": 2},
-        student={"rank": 2},
-        regularizer={"strength": 0.27},
-        positions={"kind": "none"},
-        tokens={"length": 3, "sigma": 1.0},
-        loss={"kind": "expression", "expression": expression},
+    problem = Problem.from_dict(
+        {
+            "teacher": {"rank": 2},
+            "student": {"rank": 2},
+            "regularizer": {"strength": 0.27},
+            "positions": {"kind": "none"},
+            "tokens": {"length": 3, "sigma": 1.0},
+            "loss": {"kind": "expression", "expression": expression},
+        }
     )
     instance = instance_of(problem, 60, 9.0, (0, 1, 2, 3))
     trained = train(instance, Risk.of(instance), initial_weights(instance, "semantic"), TrainingSettings("lbfgs"))

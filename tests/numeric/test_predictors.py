@@ -325,4 +325,4 @@ def test_positional_predictors_that_are_no_formula(changes: dict[str, Any]):
 
 def test_a_label_without_variance_is_known():
     found = ap.best_predictor(GAUSSIAN, "b", "linear")
-    assert 0 <= found.error < 1e-14 > found.standard_error
+    assert 0 <= found.error < 1e-12 > found.standard_error  # to rounding, whatever the order of a sum
