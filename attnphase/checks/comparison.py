@@ -35,7 +35,7 @@ from attnphase.state_evolution.starts import has_directions
 __all__ = ["COUNTED", "Comparison", "Quantity", "compare"]
 
 _LARGEST = 1e100
-_ROUNDING = 1e-14
+_ROUNDING = 1e-12  # relative to the largest entry
 COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
 
 
