@@ -34,8 +34,8 @@ def comparison_figure(comparison: Comparison) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Bars are one standard error.  Over 1/d with the fitted corrections, over alpha at the largest dimension, beside
-        everything that the theory has between.
+        Bars are one standard error.  Over 1/d with the fitted corrections; over alpha at the largest dimension, with a
+        line through all points of the theory.
 
     Raises
     ------

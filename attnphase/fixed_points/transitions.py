@@ -200,11 +200,13 @@ class Search:
 
     def _are_one(self, lines: Sequence[Traced], at: float) -> bool:
         """Whether two branches are one solution there, up to a symmetry and four of the errors that are asked for."""
+        if len(lines) < 2:
+            return False
         found = []
         for line in lines:
             x, value = line.family.split(line.place(at))
             map_ = line.family.map_at(value)
-            if map_ is None or len(lines) == 1:
+            if map_ is None:
                 return False
             found.append(map_.unpack(x))
         system = system_of(lines[0].family.setting.problem, self.settings)
