@@ -165,8 +165,8 @@ def branch_point(
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended; and a point that is
     # stationary in a trained parameter may be a maximum
     gap = float(stability.values["overlap_gap"])
-    stationary = map_.has_minimum(found.point) and (found.status is not Status.converged or minimises(map_, response))
-    status = found.status if stationary else Status.left_domain
+    lowest = map_.has_minimum(found.point) and (found.status is not Status.converged or minimises(map_, response))
+    status = found.status if lowest else Status.left_domain
     overlaps = map_.unpack(found.point)
     if status is not Status.converged or vanishes(run.system.problem, overlaps, branch):
         identity = Identity.not_decided if identity is Identity.on_branch else identity

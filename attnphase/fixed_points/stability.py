@@ -11,6 +11,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.identities import stein_violations
 from attnphase.fixed_points.verdict import LEMMAS
+from attnphase.solvers.differences import response_to
 from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.copies import Copies
@@ -47,18 +48,18 @@ NOT_COMPUTED = Stability(dict.fromkeys(("replicon", "overlap_gap", *LEMMAS), np.
 def minimises(map_: StateEvolution, response: Response) -> bool:
     """Whether the objective may have a minimum in the trained parameters, where the weights follow them.
 
-    Its second derivatives are those at fixed weights times the Schur complement of the other order parameters in
-    ``I - J``. A negative eigenvalue of that shows a maximum, or a saddle, if it exceeds four of its errors.
+    Its second derivatives are those at fixed weights, times the inverse of the block of ``(I - J)^-1`` that belongs to
+    these parameters. A negative eigenvalue of this inverse shows a maximum, or a saddle, if it exceeds four of its
+    errors.
     """
     own = map_.sector.parameters
     if not len(own) or not response.known:
         return True
-    rest = np.setdiff1d(np.arange(len(response.jacobian)), own)
+    pushed = np.eye(len(response.scales))[own]
 
     def lowest(jacobian: Array) -> float:
-        left = np.eye(len(jacobian)) - jacobian
-        followed = np.linalg.solve(left[np.ix_(rest, rest)], left[np.ix_(rest, own)])
-        return float(np.linalg.eigvals(left[np.ix_(own, own)] - left[np.ix_(own, rest)] @ followed).real.min())
+        followed = response_to(pushed, jacobian, response.scales)[:, own]
+        return float((1 / np.linalg.eigvals(followed)).real.min())
 
     value = lowest(response.jacobian)
     spread = np.linalg.norm([lowest(response.jacobian + one) - value for one in response.noise])
