@@ -47,7 +47,7 @@ class ChannelPass:
     minima : Minima
         Local minima of all nodes, for the next pass.
     slopes, curvatures : (S, p) and (S, p, p) arrays
-        ``E[dloss/db]`` and ``E[d2loss/db2]`` at the proximal point, of the trained parameters b and the entries of Q.
+        ``E[dM/db]`` and ``E[d2M/db2]`` of every node's M, of the trained parameters b and the entries of Q.
     """
 
     conjugates: Conjugates
@@ -331,7 +331,9 @@ class Channel:
             kernels.moments_of(draws, self._of_tokens(law, part.configuration), k, solution, sums, energies)
             if not trained:
                 return sums, energies, np.zeros((self.rule.replicates, 0))
-            slopes, curvatures = self.proximal.trained_slopes_of(part.configuration, solution.minima[:, 0], shifted)
+            slopes, curvatures = self.proximal.trained_slopes_of(
+                part.configuration, omega, shifted, factors, solution.minima[:, 0]
+            )
             of_trained = np.concatenate([slopes, curvatures.reshape(len(slopes), -1)], axis=-1)
             return sums, energies, self._summed(part, draws, of_trained)
 

@@ -135,10 +135,12 @@ class ProximalProblem:
         factors : (P, r, r) array
             Lower Cholesky factors of V of every site.
         """
+        self.system.kernels.minimise(self._nodes(configuration, omega, k, factors), starts, solution)
+
+    def _nodes(self, configuration: int, omega: Array, k: Array, factors: Array) -> Nodes:
         mixing, parameters = self.system.parameters
         factor = np.ascontiguousarray(factors[self.system.sample_law.configurations[configuration]])
-        nodes = Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration])
-        self.system.kernels.minimise(nodes, starts, solution)
+        return Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration])
 
     def losses_of(self, configuration: int, fields: Array, k: Array) -> Array:
         """Loss of nodes of one configuration at given fields (N, L, r) and teacher fields (N, L, t)."""
@@ -148,13 +150,17 @@ class ProximalProblem:
         self.system.kernels.losses_at(fields, k, mixing, parameters, variance, losses)
         return losses
 
-    def trained_slopes_of(self, configuration: int, fields: Array, k: Array) -> tuple[Array, Array]:
-        """First and second derivatives of these losses in the trained parameters, (N, p) and (N, p, p)."""
+    def trained_slopes_of(
+        self, configuration: int, omega: Array, k: Array, factors: Array, fields: Array
+    ) -> tuple[Array, Array]:
+        """First and second derivatives in the trained parameters of the energies of nodes, (N, p) and (N, p, p).
+
+        Those of the lowest minima ``fields`` (N, L, r), which follow the parameters; all else as of `search`.
+        """
         count = self.system.trained
         slopes, curvatures = np.empty((len(fields), count)), np.empty((len(fields), count, count))
-        mixing, parameters = self.system.parameters
-        variance, fields = self.system.token_variances[configuration], np.ascontiguousarray(fields)
-        self.system.trained_slopes(fields, k, mixing, parameters, variance, slopes, curvatures)
+        nodes = self._nodes(configuration, omega, k, factors)
+        self.system.trained_slopes(nodes, np.ascontiguousarray(fields), slopes, curvatures)
         return slopes, curvatures
 
     def label_slopes(self, configuration: int, fields: Array, k: Array) -> Array:

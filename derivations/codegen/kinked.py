@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from derivations.algebra import symbols as sym
@@ -12,9 +13,9 @@ from derivations.codegen.lifting import straight_line
 from derivations.codegen.unrolled import names_in
 from derivations.models.functions import Modulus, Sign, Step
 from derivations.models.kinks import kinks, slope_in_modulus, with_moduli
-from derivations.models.model import Model, composed, field_symbols, label_fields, label_symbols
+from derivations.models.model import Model, composed, field_symbols, label_fields, label_symbols, parameter_symbol
 
-__all__ = ["kinked_derivatives"]
+__all__ = ["kinked_derivatives", "trained_derivatives"]
 
 _FIELDS = ("h", "target", "variance", "parameters", "gradient", "hessian", "kinks", "normals")
 _MULTIPLIERS, _ARGUMENTS, _SIGNS, _WEIGHTS = range(4)  # rows of ``kinks``
@@ -32,21 +33,13 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
     if not model.has_kink:
         return 0, Function("kinked_derivatives", _FIELDS, (Return(0.0),))
     columns = model.columns
-    h, k = (
-        [[name(f"{letter}{a}_{i}") for i in range(width)] for a in range(model.length)]
-        for letter, width in (("h", columns), ("k", label_fields(model)))
-    )
-    fields = field_symbols(sym.h, h) | label_symbols(model, k) | parameter_names(model)
-    loss = composed(model.definitions(), model.length, fields)
-    flat = [symbol for row in h for symbol in row]
+    loss, flat, read = _loss_and_reads(model)
     found = kinks(loss, flat)
     count, size = len(found), len(flat)
     given = [name(f"m{j}") for j in range(count)]
-    signs = [name(f"s{j}") for j in range(count)]
-    whole, *arguments = (with_moduli(one, found, lambda j, c: Modulus(c)) for one in (loss, *found))
+    signs, whole, arguments, smooth = _with_signs(loss, found)
     held: list[Any] = [Step(1 - one**2) for one in given]
     at = dict(zip(map(Sign, arguments), signs, strict=True))
-    smooth = with_moduli(loss, found, lambda j, c: signs[j] * c)
     outputs: dict[str, Any] = {}
     places: dict[str, Any] = {}
 
@@ -66,16 +59,10 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
         (symbol, own * one + (1 - own) * Sign(c))
         for symbol, own, one, c in zip(signs, held, given, arguments, strict=True)
     ]
-    read = [(symbol, element("h", a, i)) for a, row in enumerate(h) for i, symbol in enumerate(row)]
-    read += [(symbol, element("target", a, i)) for a, row in enumerate(k) for i, symbol in enumerate(row)]
-    read += parameter_reads(model)
     read += [(symbol, element("kinks", _MULTIPLIERS, j)) for j, symbol in enumerate(given)]
     values = {"total": whole} | {f"c{j}": c for j, c in enumerate(arguments)}
-    lines = straight_line(values | outputs, sides)
-    used = {symbol for line in lines for symbol in names_in(line.value)}
     body = (
-        *(Assign(symbol, place) for symbol, place in read if symbol in used),
-        *lines,
+        *_with_reads(read, straight_line(values | outputs, sides)),
         *(Assign(element("kinks", _ARGUMENTS, j), name(f"c{j}")) for j in range(count)),
         *(Assign(element("kinks", _SIGNS, j), symbol) for j, symbol in enumerate(signs)),
         *(Assign(place, name(output)) for output, place in places.items()),
@@ -87,3 +74,58 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
         Return(Ordered("+", (name("total"), 0.0))),
     )
     return count, Function("kinked_derivatives", _FIELDS, body)
+
+
+def trained_derivatives(model: Model) -> Function:
+    """The function of a loss's derivatives in its p trained parameters where the signs of its kinks are given.
+
+    ``signs`` (m,) are those of `kinked_derivatives`, between -1 and 1 of kinks that are held.  The function fills
+    ``slopes`` (p,), and with the signs times c in place of ``|c|`` the second derivatives ``curvatures`` (p, p) and
+    ``crossed`` (p, L r), with the fields; and ``edges`` (m, p), the derivatives of c.
+    """
+    loss, flat, read = _loss_and_reads(model)
+    found = kinks(loss, flat) if model.has_kink else ()
+    signs, whole, arguments, smooth = _with_signs(loss, found)
+    at = dict(zip(map(Sign, arguments), signs, strict=True))
+    read += [(symbol, element("signs", j)) for j, symbol in enumerate(signs)]
+    own = [parameter_names(model)[parameter_symbol(one)] for one in model.trained]
+    of_fields, of_parameters, values = [*map(Slopes, flat)], [*map(Slopes, own)], dict[Any, Any]()
+    for i, along in enumerate(of_parameters):
+        values[element("slopes", i)] = along(whole).xreplace(at)
+        slope = along(smooth)
+        values |= {element("curvatures", i, j): other(slope) for j, other in enumerate(of_parameters)}
+        values |= {element("crossed", i, a): other(slope) for a, other in enumerate(of_fields)}
+        values |= {element("edges", j, i): along(c).xreplace(at) for j, c in enumerate(arguments)}
+    names = [f"d{number}" for number in range(len(values))]
+    body = (
+        *_with_reads(read, straight_line(dict(zip(names, values.values(), strict=True)))),
+        *(Assign(place, name(output)) for place, output in zip(values, names, strict=True)),
+    )
+    given = ("h", "target", "variance", "parameters", "signs", "slopes", "curvatures", "crossed", "edges")
+    return Function("trained_derivatives", given, (*body, Return(0.0)))
+
+
+def _loss_and_reads(model: Model) -> tuple[Any, list[Any], list[tuple[Any, Any]]]:
+    """The loss in the names of generated code, those of the fields, and all names with their places."""
+    h, k = (
+        [[name(f"{letter}{a}_{i}") for i in range(width)] for a in range(model.length)]
+        for letter, width in (("h", model.columns), ("k", label_fields(model)))
+    )
+    fields = field_symbols(sym.h, h) | label_symbols(model, k) | parameter_names(model)
+    read = [(symbol, element("h", a, i)) for a, row in enumerate(h) for i, symbol in enumerate(row)]
+    read += [(symbol, element("target", a, i)) for a, row in enumerate(k) for i, symbol in enumerate(row)]
+    read += parameter_reads(model)
+    return composed(model.definitions(), model.length, fields), [symbol for row in h for symbol in row], read
+
+
+def _with_signs(loss: Any, found: Sequence[Any]) -> tuple[list[Any], Any, list[Any], Any]:
+    """The kinks' signs; loss and arguments in moduli; and the loss with the signs times c in place of ``|c|``."""
+    signs = [name(f"s{j}") for j in range(len(found))]
+    whole, *arguments = (with_moduli(one, found, lambda j, c: Modulus(c)) for one in (loss, *found))
+    return signs, whole, arguments, with_moduli(loss, found, lambda j, c: signs[j] * c)
+
+
+def _with_reads(read: Iterable[tuple[Any, Any]], lines: Sequence[Assign]) -> tuple[Assign, ...]:
+    """Lines behind assignments of the names that they use."""
+    used = {symbol for line in lines for symbol in names_in(line.value)}
+    return (*(Assign(symbol, place) for symbol, place in read if symbol in used), *lines)

@@ -17,7 +17,7 @@ from derivations.codegen.backends.lanes import LANES
 from derivations.codegen.backends.numba import KERNEL, PLAIN
 from derivations.codegen.entries import closed_form, entry_functions
 from derivations.codegen.ir import Function, Module, Return, element, name
-from derivations.codegen.kinked import kinked_derivatives
+from derivations.codegen.kinked import kinked_derivatives, trained_derivatives
 from derivations.codegen.lanes import STRAIGHT, lanes
 from derivations.codegen.modules import completed
 from derivations.codegen.rows import row_functions, rows_apart
@@ -55,7 +55,8 @@ def local_problem(model: Model) -> Module:
     }
     count, kinked = kinked_derivatives(model)
     functions = entry_functions(model) if model.rows is None else row_functions(model, model.rows)
-    return Module(constants | {"KINKS": count}, (*functions, kinked, _weights_of(model), closed_form(model)))
+    trained = (trained_derivatives(model),) if model.trained else ()
+    return Module(constants | {"KINKS": count}, (*functions, kinked, *trained, _weights_of(model), closed_form(model)))
 
 
 def _weights_of(model: Model) -> Function:

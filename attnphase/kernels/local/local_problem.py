@@ -49,10 +49,18 @@ def loss_derivatives(
 
 
 @compiled
-def trained_slopes(
-    h: Array, target: Array, variance: Array, parameters: Array, slopes: Array, curvatures: Array
+def trained_derivatives(
+    h: Array,
+    target: Array,
+    variance: Array,
+    parameters: Array,
+    signs: Array,
+    slopes: Array,
+    curvatures: Array,
+    crossed: Array,
+    edges: Array,
 ) -> float:
-    """First and second derivatives of the loss in trained parameters, (p,) and (p, p); here are none."""
+    """Derivatives of the loss and of its kinks' arguments in trained parameters; here is none."""
     return 0.0
 
 
