@@ -163,10 +163,11 @@ def branch_point(
     values |= {name: violation for name, (violation, _) in slopes.items()}
     errors |= {name: error for name, (_, error) in slopes.items()}
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended; and a point that is
-    # stationary in a trained parameter may be a maximum
+    # stationary in a trained parameter may be a maximum, as the response says if it is known
     gap = float(stability.values["overlap_gap"])
-    lowest = map_.has_minimum(found.point) and (found.status is not Status.converged or minimises(map_, response))
-    status = found.status if lowest else Status.left_domain
+    knows = found.status is Status.converged and response.known
+    lowest = minimises(map_, response) if knows else map_.curves_upwards(found.point)
+    status = found.status if lowest and not map_.bottomless else Status.left_domain
     overlaps = map_.unpack(found.point)
     if status is not Status.converged or vanishes(run.system.problem, overlaps, branch):
         identity = Identity.not_decided if identity is Identity.on_branch else identity

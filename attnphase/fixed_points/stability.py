@@ -48,12 +48,12 @@ NOT_COMPUTED = Stability(dict.fromkeys(("replicon", "overlap_gap", *LEMMAS), np.
 def minimises(map_: StateEvolution, response: Response) -> bool:
     """Whether the objective may have a minimum in the trained parameters, where the weights follow them.
 
-    Its second derivatives are those at fixed weights, times the inverse of the block of ``(I - J)^-1`` that belongs to
-    these parameters. A negative eigenvalue of this inverse shows a maximum, or a saddle, if it exceeds four of its
-    errors.
+    Its second derivatives are the positive ones that the map's step divides by, times the inverse of the block of
+    ``(I - J)^-1`` that belongs to these parameters. A negative eigenvalue of this inverse shows a maximum, or a saddle,
+    if it exceeds four of its errors.
     """
     own = map_.sector.parameters
-    if not len(own) or not response.known:
+    if not len(own):
         return True
     pushed = np.eye(len(response.scales))[own]
 

@@ -5,7 +5,7 @@ Whether they can be used is found out when a problem is made.  It takes SymPy, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -80,7 +80,7 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         check_law(problem, clusters)
     if loss.text is not None:
         sizes = length, problem.columns, problem.teacher_columns
-        taken = check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers)
+        taken = check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers, loss.fitted)
         for name, penalty in (loss.trained or {}).items():
             _check_trained(name, penalty, taken)
         _check_used(loss, used | taken)
@@ -236,11 +236,13 @@ def check_loss(
     noise: float = 0.0,
     clusters: Sequence[Sequence[int]] = (),
     parameters: Mapping[str, float] = MappingProxyType({}),
+    trained: Sequence[str] = (),
 ) -> set[str]:
     """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
 
     With ``noise`` on the labels it must say where that enters.  It may take the numbers of the tokens' ``clusters``, of
-    which these configurations occur, and has ``parameters`` of its own.
+    which these configurations occur, and has ``parameters`` of its own, of which training determines some: in these,
+    and in the student's fields, it must not jump.
 
     Returns
     -------
@@ -264,6 +266,7 @@ def check_loss(
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     check_clusters(field, expression, clusters)
     taken = {name for name in parameters if loss.has(model.parameter_symbol(name))}
+    _refuse_jumps(field, loss, parameters, trained)
     loss = loss.xreplace({model.parameter_symbol(name): sympy.Float(value) for name, value in parameters.items()})
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
@@ -298,6 +301,20 @@ def check_loss(
         at = {numbers[place]: number for place, number in zip(held, row, strict=True)}
         _check_values(loss.subs(at), fields, teachers + present, at, short)
     return taken
+
+
+def _refuse_jumps(field: str, loss: Any, parameters: Iterable[str], trained: Iterable[str]) -> None:
+    """Refuse a loss that jumps in what training determines."""
+    loss = loss.xreplace({model.parameter_symbol(name): sympy.Symbol(name) for name in parameters})
+    for name in trained:
+        jumping = next((x for x in loss.atoms(functions.Sign, functions.Step) if x.has(sympy.Symbol(name))), None)
+        if jumping is not None:
+            shown = str(jumping)
+            raise ProblemError(
+                field,
+                f"{field} takes {shown[0].lower()}{shown[1:]}, which jumps in {name}, and training needs a slope there:"
+                " take abs, max, min or relu of it.",
+            )
 
 
 def _check_used(loss: Loss, used: Set[str]) -> None:

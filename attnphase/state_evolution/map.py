@@ -205,7 +205,10 @@ class StateEvolution:
         return replace(conjugates, Q_hat=self.sector.symmetrized_norms(Q_hat), at=(Q, bend))
 
     def _stiffness(self, x: Array, alpha: float, at: ChannelPass) -> Array:
-        """Second derivatives of the objective in the trained parameters, at fixed weights."""
+        """Second derivatives of the objective in the trained parameters, at fixed order parameters.
+
+        The proximal points follow the parameters: those on a kink, which has no curvature, do so along it.
+        """
         penalty, count = (
             self.system.penalties.curvatures(self.unpack(x).trained),
             self.sector.trained - self.system.norms,
@@ -213,10 +216,8 @@ class StateEvolution:
         curvature: Array = alpha * at.curvatures.mean(axis=0) + np.diag(penalty)
         return curvature[:count, :count]
 
-    def has_minimum(self, x: Array) -> bool:
-        """Whether at ``x``, evaluated last, the local problems and the objective in trained parameters have minima."""
-        if self.bottomless:
-            return False
+    def curves_upwards(self, x: Array) -> bool:
+        """Whether the objective does so in the trained parameters, at order parameters ``x`` that it was evaluated at."""
         if not self.sector.trained or self.last is None:
             return True
         return bool((np.linalg.eigvalsh(self._stiffness(x, self.alpha, self.last)) > 0).all())

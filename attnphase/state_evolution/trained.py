@@ -1,8 +1,11 @@
 """Trained parameters of a loss, such as a bias: their stationarity, and what their values cost.
 
 The objective divided by d is ``alpha E[M] + (lambda/2) |W|^2 / d + r(b)``.  By the envelope theorem its derivative in b
-is ``alpha E[dloss/db] + r'(b)`` at the proximal points.  A step of the map divides it by the curvature at fixed fields.
-The root does not depend on that, nor does whatever is derived from the whole map's Jacobian.
+is ``alpha E[dM/db] + r'(b)``, and ``dM/db`` that of the loss at the proximal point.  Where kinks of the loss hold this
+point, their multipliers stand for their signs, see `attnphase.kernels.local.trained`.
+
+A step of the map divides the derivative by ``alpha E[d2M/db2] + r''(b)``, the curvature at fixed order parameters.  The
+root does not depend on that, nor does whatever is derived from the whole map's Jacobian.
 """
 
 from __future__ import annotations
