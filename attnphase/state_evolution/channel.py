@@ -47,7 +47,7 @@ class ChannelPass:
     minima : Minima
         Local minima of all nodes, for the next pass.
     slopes, curvatures : (S, p) and (S, p, p) arrays
-        ``E[dM/db]`` and ``E[d2M/db2]`` of every node's M, of the trained parameters b and the entries of Q.
+        ``E[dM/db]`` and ``E[d2M/db2]`` in the trained parameters b and the entries of Q, see `trained_slopes_of`.
     """
 
     conjugates: Conjugates

@@ -196,7 +196,10 @@ class StateEvolution:
         """Conjugates with the next trained parameters, by each replicate's slopes at ``x``, and with Q_hat."""
         trained, count = self.unpack(x).trained, self.sector.trained - self.system.norms
         slopes = alpha * at.slopes + self.system.penalties.slopes(trained)
-        found = trained[:count] + newton_step(slopes[:, :count], self._stiffness(x, alpha, at))
+        # far from their kinks losses have no curvature, and nothing else says where the slopes end
+        size = abs(float(at.envelope.mean())) + self.system.units.energy
+        most = alpha * size + float(np.abs(self.system.penalties.values(trained)))
+        found = trained[:count] + newton_step(slopes[:, :count], self._stiffness(x, alpha, at), most)
         conjugates = replace(conjugates, trained=found[None])
         if not self.system.norms:
             return conjugates
@@ -217,7 +220,7 @@ class StateEvolution:
         return curvature[:count, :count]
 
     def curves_upwards(self, x: Array) -> bool:
-        """Whether the objective does so in the trained parameters, at order parameters ``x`` that it was evaluated at."""
+        """Whether the objective does so in the trained parameters, at ``x``, where it was evaluated last."""
         if not self.sector.trained or self.last is None:
             return True
         return bool((np.linalg.eigvalsh(self._stiffness(x, self.alpha, self.last)) > 0).all())

@@ -155,12 +155,14 @@ class ProximalProblem:
     ) -> tuple[Array, Array]:
         """First and second derivatives in the trained parameters of the energies of nodes, (N, p) and (N, p, p).
 
-        Those of the lowest minima ``fields`` (N, L, r), which follow the parameters; all else as of `search`.
+        Those of the lowest minima ``fields`` (N, L, r), which follow the parameters, but not Q: a change of the weights
+        that makes it another changes the cavity fields too. All else as of `search`.
         """
         count = self.system.trained
         slopes, curvatures = np.empty((len(fields), count)), np.empty((len(fields), count, count))
         nodes = self._nodes(configuration, omega, k, factors)
-        self.system.trained_slopes(nodes, np.ascontiguousarray(fields), slopes, curvatures)
+        followed = count - self.system.norms
+        self.system.trained_slopes(nodes, np.ascontiguousarray(fields), followed, slopes, curvatures)
         return slopes, curvatures
 
     def label_slopes(self, configuration: int, fields: Array, k: Array) -> Array:

@@ -75,13 +75,14 @@ class TrainedPenalties:
         return found
 
 
-def newton_step(slopes: Array, curvature: Array) -> Array:
-    """The way down from slopes (..., p) by a curvature (..., p, p).
+def newton_step(slopes: Array, curvature: Array, most: float = np.inf) -> Array:
+    """The way down from slopes (..., p) by a curvature (..., p, p), as far as the slopes lower the objective by `most`.
 
     Along a direction in which the curvature is negative it counts by its size: Newton's step would lead to a maximum.
     """
     values, vectors = np.linalg.eigh(curvature)
     along = (slopes[..., None, :] @ vectors)[..., 0, :]
     with np.errstate(divide="ignore", invalid="ignore"):  # in a flat direction it leads outside the domain
-        step: Array = -(vectors @ (along / np.abs(values))[..., None])[..., 0]
+        along = along / np.maximum(np.abs(values), along**2 / most)
+        step: Array = -(vectors @ along[..., None])[..., 0]
     return step

@@ -113,7 +113,9 @@ def test_derivatives_are_those_of_minimised_losses(formula: str, numbers: dict[s
     for place, one in enumerate(step * np.eye(len(begin))):
         (high, above, _), (low, below, _) = at(begin + one), at(begin - one)
         np.testing.assert_allclose(slopes[:, place], (high - low) / (2 * step), atol=1e-6)
-        np.testing.assert_allclose(curvatures[:, place], (above - below) / (2 * step), atol=2e-6)
+        if place < len(numbers):  # of Q they are those at fixed fields
+            followed = (above - below) / (2 * step)
+            np.testing.assert_allclose(curvatures[:, place, : len(numbers)], followed[:, : len(numbers)], atol=2e-6)
 
 
 # --- fixed points -----------------------------------------------------------------------------------------------------

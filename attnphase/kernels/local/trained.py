@@ -5,7 +5,7 @@ the derivative of the loss at the proximal point.  Where kinks hold this point t
 with the kinks' multipliers s in place of their signs.
 
 The second derivative is that of the quadratic model in the fields and b, with all kinks that hold the point kept at
-zero: the proximal point follows b along them.
+zero: the proximal point follows b along them.  Of the entries of Q it is that at fixed fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .along_kinks import descend_along_kinks, evaluate
 from .at_kinks import normal_in_u
 from .compiled import compiled, entry
 from .constants import PIVOT
-from .layouts import NODES, array
+from .layouts import INTEGER, NODES, array
 from .linear_algebra import SIZE, factorise, scale_derivatives, squared_norm, to_scaled
 from .local_problem import KINKS, teacher_target, trained_derivatives
 from .search import empty_target, workspace
@@ -104,10 +104,11 @@ def project(matrix: Array, rows: Array, work: Workspace) -> None:
 def follow(factor: Array, crossed: Array, edges: Array, curvatures: Array, scratch: Array, work: Workspace) -> None:
     """Turn second derivatives at fixed fields, ``curvatures`` (p, p), into those where the fields follow.
 
-    ``scratch`` is (3, p, L r).  Where the energy has no minimum the fields follow the kinks alone.
+    Those of the first n parameters, by ``scratch`` (3, n, L r).  Where the energy has no minimum the fields follow the
+    kinks alone.
     """
     moved, in_u, rows = scratch[0], scratch[1], scratch[2]
-    matrix, count = work.curvature, crossed.shape[0]
+    matrix, count = work.curvature, scratch.shape[1]
     scale_derivatives(work.u, factor, work.gradient, work.hessian, work.slope, matrix)
     for a in range(SIZE):
         for c in range(a):
@@ -138,12 +139,15 @@ def follow(factor: Array, crossed: Array, edges: Array, curvatures: Array, scrat
                 curvatures[i, l] -= rows[i, a] * rows[l, a]
 
 
-@entry(NODES, array(3), array(2), array(3))
-def trained_slopes_at(nodes: Nodes, fields: Array, slopes: Array, curvatures: Array) -> None:
-    """Derivatives (N, p) and (N, p, p) of samples' lowest energies, whose proximal points are the fields (N, L, r)."""
+@entry(NODES, array(3), INTEGER, array(2), array(3))
+def trained_slopes_at(nodes: Nodes, fields: Array, followed: int, slopes: Array, curvatures: Array) -> None:
+    """Derivatives (N, p) and (N, p, p) of samples' lowest energies, whose proximal points are the fields (N, L, r).
+
+    Second derivatives in the first, `followed`, parameters are those where the proximal points follow.
+    """
     work, target, count = workspace(), empty_target(), slopes.shape[1]
     terms = Energy(target, nodes.variance, nodes.factor, nodes.parameters)
-    crossed, edges, scratch = np.empty((count, SIZE)), np.empty((KINKS, count)), np.empty((3, count, SIZE))
+    crossed, edges, scratch = np.empty((count, SIZE)), np.empty((KINKS, count)), np.empty((3, followed, SIZE))
     for n in range(fields.shape[0]):
         teacher_target(nodes.teacher_fields[n], nodes.mixing, nodes.parameters, target)
         multipliers_at(fields[n], nodes.centers[n], terms, work)
