@@ -318,12 +318,12 @@ class Channel:
             shifted = k + label_means[part.configuration] if shifts[part.configuration] else k
             block = part.configuration * len(chosen) + chosen.index(part.variant)
             start = block * self.rule.size + part.nodes.start
-            here = slice(start, start + len(omega))
+            here, at = slice(start, start + len(omega)), (part.configuration, omega, shifted, factors)
             if solved is None:
                 losses, residuals = np.empty(len(omega)), np.empty_like(omega)
                 minima.begin(here, previous)
                 solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
-                self.proximal.search(part.configuration, omega, shifted, factors, starts, solution)
+                self.proximal.search(*at, starts, solution)
             else:
                 solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
@@ -331,9 +331,7 @@ class Channel:
             kernels.moments_of(draws, self._of_tokens(law, part.configuration), k, solution, sums, energies)
             if not trained:
                 return sums, energies, np.zeros((self.rule.replicates, 0))
-            slopes, curvatures = self.proximal.trained_slopes_of(
-                part.configuration, omega, shifted, factors, solution.minima[:, 0]
-            )
+            slopes, curvatures = self.proximal.trained_slopes_of(*at, solution.minima[:, 0])
             of_trained = np.concatenate([slopes, curvatures.reshape(len(slopes), -1)], axis=-1)
             return sums, energies, self._summed(part, draws, of_trained)
 

@@ -80,8 +80,8 @@ def trained_derivatives(model: Model) -> Function:
     """The function of a loss's derivatives in its p trained parameters where the signs of its kinks are given.
 
     ``signs`` (m,) are those of `kinked_derivatives`, between -1 and 1 of kinks that are held.  The function fills
-    ``slopes`` (p,), and with the signs times c in place of ``|c|`` the second derivatives ``curvatures`` (p, p) and
-    ``crossed`` (p, L r), with the fields; and ``edges`` (m, p), the derivatives of c.
+    ``slopes`` (p,), and with the signs times c in place of ``|c|`` the second derivatives: ``curvatures`` (p, p), and
+    with the fields ``crossed`` (p, L r + m), whose last columns are the derivatives of c.
     """
     loss, flat, read = _loss_and_reads(model)
     found = kinks(loss, flat) if model.has_kink else ()
@@ -95,13 +95,13 @@ def trained_derivatives(model: Model) -> Function:
         slope = along(smooth)
         values |= {element("curvatures", i, j): other(slope) for j, other in enumerate(of_parameters)}
         values |= {element("crossed", i, a): other(slope) for a, other in enumerate(of_fields)}
-        values |= {element("edges", j, i): along(c).xreplace(at) for j, c in enumerate(arguments)}
+        values |= {element("crossed", i, len(flat) + j): along(c).xreplace(at) for j, c in enumerate(arguments)}
     names = [f"d{number}" for number in range(len(values))]
     body = (
         *_with_reads(read, straight_line(dict(zip(names, values.values(), strict=True)))),
         *(Assign(place, name(output)) for place, output in zip(values, names, strict=True)),
     )
-    given = ("h", "target", "variance", "parameters", "signs", "slopes", "curvatures", "crossed", "edges")
+    given = ("h", "target", "variance", "parameters", "signs", "slopes", "curvatures", "crossed")
     return Function("trained_derivatives", given, (*body, Return(0.0)))
 
 

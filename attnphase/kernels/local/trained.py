@@ -43,14 +43,15 @@ def multipliers_at(h: Array, center: Array, terms: Energy, work: Workspace) -> N
 
 
 @compiled
-def keep_on_kinks(factor: Array, edges: Array, moved: Array, work: Workspace) -> None:
-    """Let fields follow the kinks that hold them, and no other way: ``moved`` (p, L r) is by how much, in u.
+def keep_on_kinks(factor: Array, heights: Array, moved: Array, work: Workspace) -> None:
+    """Let fields follow the kinks that hold them, and no other way: ``moved`` (n, L r) is by how much, in u.
 
-    Fills in an orthonormal basis of these kinks' normals.  A kink that others hold is left out: all follow no more.
+    Fills in an orthonormal basis of these kinks' normals, to which the ``heights`` (n, m), derivatives of the kinks'
+    arguments, are changed.  A kink whose normal the others span is left out: not all of them can be followed.
     """
     basis, kinks, count = work.kinks.scaled, work.kinks, moved.shape[0]
     for j in range(KINKS):
-        direction, heights = basis[j], edges[j]
+        direction = basis[j]
         normal_in_u(j, factor, kinks.normals, direction)
         size = squared_norm(direction)
         kinks.kept[j] = -1.0 < kinks.multipliers[j] < 1.0
@@ -63,7 +64,7 @@ def keep_on_kinks(factor: Array, edges: Array, moved: Array, work: Workspace) ->
             for a in range(SIZE):
                 direction[a] -= along * basis[c, a]
             for i in range(count):
-                heights[i] -= along * edges[c, i]
+                heights[i, j] -= along * heights[i, c]
         left = squared_norm(direction)
         kinks.kept[j] = kinks.kept[j] and left > PIVOT * size
         if not kinks.kept[j]:
@@ -71,9 +72,9 @@ def keep_on_kinks(factor: Array, edges: Array, moved: Array, work: Workspace) ->
         for a in range(SIZE):
             direction[a] /= np.sqrt(left)
         for i in range(count):
-            heights[i] /= np.sqrt(left)
+            heights[i, j] /= np.sqrt(left)
             for a in range(SIZE):
-                moved[i, a] -= heights[i] * direction[a]
+                moved[i, a] -= heights[i, j] * direction[a]
 
 
 @compiled
@@ -101,7 +102,7 @@ def project(matrix: Array, rows: Array, work: Workspace) -> None:
 
 
 @compiled
-def follow(factor: Array, crossed: Array, edges: Array, curvatures: Array, scratch: Array, work: Workspace) -> None:
+def follow(factor: Array, crossed: Array, curvatures: Array, scratch: Array, work: Workspace) -> None:
     """Turn second derivatives at fixed fields, ``curvatures`` (p, p), into those where the fields follow.
 
     Those of the first n parameters, by ``scratch`` (3, n, L r).  Where the energy has no minimum the fields follow the
@@ -114,7 +115,7 @@ def follow(factor: Array, crossed: Array, edges: Array, curvatures: Array, scrat
         for c in range(a):
             matrix[c, a] = matrix[a, c]
     moved[:] = 0.0
-    keep_on_kinks(factor, edges, moved, work)
+    keep_on_kinks(factor, crossed[:, SIZE:], moved, work)
     for i in range(count):
         normal_in_u(i, factor, crossed, in_u[i])
         for a in range(SIZE):
@@ -147,19 +148,10 @@ def trained_slopes_at(nodes: Nodes, fields: Array, followed: int, slopes: Array,
     """
     work, target, count = workspace(), empty_target(), slopes.shape[1]
     terms = Energy(target, nodes.variance, nodes.factor, nodes.parameters)
-    crossed, edges, scratch = np.empty((count, SIZE)), np.empty((KINKS, count)), np.empty((3, followed, SIZE))
+    crossed, scratch = np.empty((count, SIZE + KINKS)), np.empty((3, followed, SIZE))
     for n in range(fields.shape[0]):
         teacher_target(nodes.teacher_fields[n], nodes.mixing, nodes.parameters, target)
         multipliers_at(fields[n], nodes.centers[n], terms, work)
-        trained_derivatives(
-            work.h,
-            target,
-            nodes.variance,
-            nodes.parameters,
-            work.kinks.signs,
-            slopes[n],
-            curvatures[n],
-            crossed,
-            edges,
-        )
-        follow(nodes.factor, crossed, edges, curvatures[n], scratch, work)
+        signs, parameters = work.kinks.signs, nodes.parameters
+        trained_derivatives(work.h, target, nodes.variance, parameters, signs, slopes[n], curvatures[n], crossed)
+        follow(nodes.factor, crossed, curvatures[n], scratch, work)
