@@ -399,6 +399,12 @@ class _ScalarText:
                 (rf"\alpha\, \mathbb{{E}}\left[{slope}\right] + r_{{{b}}}'({b})", "= 0"),
                 (slope, f"= {EquationPrinter().show(definitions[-1].value.diff(b))}"),
             )
+        if model.trained and model.has_kink:
+            page.text(
+                r"Where $h$ lies on a kink, at which some $c$ vanishes, $\operatorname{sign}(c)$ is the number "
+                r"$s \in [-1, 1]$ for which $V^{-1} (\omega - h) = \partial \ell / \partial h$, and $\Theta(c)$ is "
+                r"$(1 + s)/2$."
+            )
 
     def products(self, page: Page, squares: str) -> None:
         """The section on losses of Q, if this is one.

@@ -177,6 +177,26 @@ def test_a_loose_tolerance_leaves_no_wrong_parameter():
     compared(solve_point(of_kinks(noise, strength, penalty, **numbers), alpha, settings=loose), own)
 
 
+@pytest.mark.parametrize("start", [-30.0, 400.0])
+def test_an_intercept_far_from_the_labels_comes_back(start: float):
+    """There no proximal point lies on the kink, and without a penalty the objective has no curvature."""
+    own = own_fixed_point(3.0, 1.0, 0.4, 0.0, pinball=1.0, tau=0.8)
+    compared(solve_point(of_kinks(1.0, 0.4, 0.0, pinball=1.0, tau=0.8, b=start), 3.0, settings=SETTINGS), own)
+
+
+@pytest.mark.parametrize("name", ["quantile", "hinge"])
+def test_errors_of_a_parameter_on_a_kink_are_those_of_its_seeds(name: str):
+    """Distances to the closed form under eight seeds are as large as stated."""
+    alpha, noise, strength, penalty, numbers = CASES[name]
+    own = own_fixed_point(alpha, noise, strength, penalty, **numbers)
+    problem, scores = of_kinks(noise, strength, penalty, **numbers), []
+    for seed in range(8):
+        sampled = {"integration.rule": "sobol", "integration.nodes": 256, "integration.seed": seed}
+        point = solve_point(problem.with_fields(sampled), alpha, settings=SETTINGS)
+        scores.append((point.values["trained"][0] - own.b) / point.errors["trained"][0])
+    assert 0.4 < np.sqrt(np.mean(np.square(scores))) < 2.2
+
+
 def test_derivatives_of_a_parameter_on_a_kink():
     """In alpha, by differences of the closed forms."""
     alpha, noise, strength, penalty, numbers = CASES["quantile"]
