@@ -196,9 +196,7 @@ class StateEvolution:
         """Conjugates with the next trained parameters, by each replicate's slopes at ``x``, and with Q_hat."""
         trained, count = self.unpack(x).trained, self.sector.trained - self.system.norms
         slopes = alpha * at.slopes + self.system.penalties.slopes(trained)
-        # far from their kinks losses have no curvature, and nothing else says where the slopes end
-        size = abs(float(at.envelope.mean())) + self.system.units.energy
-        most = alpha * size + float(np.abs(self.system.penalties.values(trained)))
+        most = self._height(trained, alpha, at)
         found = trained[:count] + newton_step(slopes[:, :count], self._stiffness(x, alpha, at), most)
         conjugates = replace(conjugates, trained=found[None])
         if not self.system.norms:
@@ -218,6 +216,16 @@ class StateEvolution:
         )
         curvature: Array = alpha * at.curvatures.mean(axis=0) + np.diag(penalty)
         return curvature[:count, :count]
+
+    def _height(self, trained: Array, alpha: float, at: ChannelPass) -> float:
+        """By how much a step in trained parameters may lower the objective: by its size if the loss has kinks.
+
+        Far from kinks a loss may have no curvature, and nothing else says where its slopes end.
+        """
+        if not self.system.problem.loss.form.has_kink:
+            return np.inf
+        size = abs(float(at.envelope.mean())) + self.system.units.energy
+        return alpha * size + float(np.abs(self.system.penalties.values(trained)))
 
     def curves_upwards(self, x: Array) -> bool:
         """Whether the objective does so in the trained parameters, at ``x``, where it was evaluated last."""
