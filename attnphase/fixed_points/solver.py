@@ -27,6 +27,7 @@ from attnphase.fixed_points.other_rules import instead_of_lines, is_contradicted
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FEW_MAPS, FIRST_ROUND, LATER_ROUNDS, MISSED, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
+from attnphase.fixed_points.weightless import weightless
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -213,8 +214,11 @@ def _solve_point(
     try:
         found = _iterated(run, branch, previous, point, informed, asked)
     except (ArithmeticError, np.linalg.LinAlgError):
-        return None if asked.only_merged else unevaluated(run, branch, point)
-    return found if found is None or asked.decisive else _decided(run, branch, found, informed, asked)
+        found = None if asked.only_merged else unevaluated(run, branch, point)
+    if found is None or asked.decisive:
+        return found
+    zero = weightless(run, found, informed, lambda run, x: _iterated(run, branch, None, x, informed, asked))
+    return zero or _decided(run, branch, found, informed, asked)
 
 
 def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, asked: _Asked) -> BranchPoint:

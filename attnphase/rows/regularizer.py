@@ -62,6 +62,13 @@ class RowRegularizer:
     panels: int = 6
     order: int = 20
 
+    @property
+    def holds_zero(self) -> bool:
+        """Whether the penalty has a kink at zero, at which small sources leave a weight."""
+        if not self.kinks:  # of a function of the user's own no kink is known
+            return not self.quadratic and bool(self.prox(np.array([np.finfo(float).tiny]), np.ones(1))[0] == 0)
+        return any(place == 0 and left < 0 < right for place, left, right in self.kinks)
+
     def penalty(self, w: Array) -> Array:
         """``r(w)``, the quadratic part included: (..., r) to (...)."""
         quadratic = (self.ridge / 2 * w**2).sum(axis=-1)
