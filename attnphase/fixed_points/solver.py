@@ -38,6 +38,7 @@ from attnphase.state_evolution.branches import BRANCHES, ERRORS, Branch, Identit
 from attnphase.state_evolution.errors import Response, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.rest import rests
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import (
     SMALL_SIGNAL,
@@ -296,6 +297,7 @@ def _iterated(
             # beside the end of a branch more nodes decide
             insists = asked.decisive or rule.lines is None or not has_curve(run, branch)
             insists &= refine and not (run.compares and _is_within_errors(run, solved, found))
+            insists &= not rests(run.system, map_.unpack(found.point))  # then zero weights are where it ends
             last = run.insisting(map_, found, decays) if insists else found
             if last is found:
                 break
@@ -350,9 +352,8 @@ def _without_signal(
 ) -> BranchPoint | None:
     """The fixed point beside one without an order parameter, to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
-    asked = _Asked(
-        left, run.callback, run.deadline, run.only_merged or only_merged, decisive=True
-    )  # whoever asks decides
+    only_merged |= run.only_merged  # whoever asks decides
+    asked = _Asked(left, run.callback, run.deadline, only_merged, decisive=True)
     end = _solve_point(run.system, run.alpha, branch, point, informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
 from attnphase.solvers.iteration import Status
@@ -38,7 +40,10 @@ def weightless(
     held = Run(
         run.system.at_rest(), run.alpha, run.settings, run.sector, run.callback, run.deadline, compares=run.compares
     )
-    point = solve(held, at_zero(run.system, informed))
+    try:
+        point = solve(held, at_zero(run.system, informed))
+    except (ArithmeticError, np.linalg.LinAlgError):  # the losses are no numbers there
+        return None
     if point is None or point.status is not Status.converged:
         return None
     if trained and point.zero_weights and not rests(run.system, point.restart.overlaps):

@@ -28,8 +28,8 @@ __all__ = ["Channel", "ChannelPass", "replicates_in"]
 # Where the student's fields have no variance C given the teacher's (the trivial point; Q - K of an untied student)
 # Stein's form of V_hat is 0/0. There the channel adds a variance f, this share of rho as a teacher with the student's
 # logits would have it: V_hat becomes a finite difference of E[g]. Variance acts like noise of the labels, so that it is
-# added only where needed: f / (1 + (C/f)^2) grows with C and has at C = 0 the slope of C. For weights that rest at zero
-# f is the square of that share: their losses are those of h = 0, beside a kink of the loss too.
+# added only where needed: f / (1 + (C/f)^2) grows with C and has at C = 0 the slope of C. The losses of weights that
+# rest at zero are those of h = 0: to rounding with the square of that share, and its fourth power at a kink of the loss.
 _VARIANCE_FLOOR = 1e-8
 
 
@@ -130,8 +130,8 @@ class Channel:
         """What is added to q where fields have no variance given the teacher's, (r, r)."""
         rho, units = self.system.sample_law.clean_rho, self.system.units.matched
         natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
-        share = _VARIANCE_FLOOR ** (2 if self.system.prior.at_rest else 1)
-        floor: Array = share * natural * np.outer(units, units)
+        power = (4 if self.system.problem.loss.form.has_kink else 2) if self.system.prior.at_rest else 1
+        floor: Array = _VARIANCE_FLOOR**power * natural * np.outer(units, units)
         return floor
 
     def at(self, overlaps: Overlaps) -> Channel:

@@ -52,7 +52,9 @@ def rests(system: System, overlaps: Overlaps) -> bool:
     for size in _SIZES:
         centred = law._replace(**nothing, teacher_roots=size * law.teacher_roots)
         for c, variant in np.ndindex(len(channel.configurations), len(channel.signs)):
-            if not (np.abs(_pulls(channel, centred, zero, Part(c, variant, slice(0, channel.rule.size)))) <= allowed).all():
+            if not (
+                np.abs(_pulls(channel, centred, zero, Part(c, variant, slice(0, channel.rule.size)))) <= allowed
+            ).all():
                 return False
     return True
 
