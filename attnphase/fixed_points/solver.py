@@ -208,10 +208,8 @@ def _solve_point(
     asked: _Asked,
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
-    run = Run(
-        system, alpha, asked.settings, sector, asked.callback, asked.deadline,
-        only_merged=asked.only_merged, compares=asked.compares,
-    )  # fmt: skip
+    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline)
+    run = replace(run, only_merged=asked.only_merged, compares=asked.compares)
     try:
         found = _iterated(run, branch, previous, point, informed, asked)
     except (ArithmeticError, np.linalg.LinAlgError):

@@ -28,8 +28,7 @@ __all__ = ["Channel", "ChannelPass", "replicates_in"]
 # Where the student's fields have no variance C given the teacher's (the trivial point; Q - K of an untied student)
 # Stein's form of V_hat is 0/0. There the channel adds a variance f, this share of rho as a teacher with the student's
 # logits would have it: V_hat becomes a finite difference of E[g]. Variance acts like noise of the labels, so that it is
-# added only where needed: f / (1 + (C/f)^2) grows with C and has at C = 0 the slope of C. The losses of weights that
-# rest at zero are those of h = 0: to rounding with the square of that share, and its fourth power at a kink of the loss.
+# added only where needed: f / (1 + (C/f)^2) grows with C and has at C = 0 the slope of C.
 _VARIANCE_FLOOR = 1e-8
 
 
@@ -127,12 +126,11 @@ class Channel:
 
     @cached_property
     def _floor(self) -> Array:
-        """What is added to q where fields have no variance given the teacher's, (r, r)."""
+        """What is added to q where fields have no variance given the teacher's, (r, r): at rest only rounding."""
         rho, units = self.system.sample_law.clean_rho, self.system.units.matched
         natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
-        power = (4 if self.system.problem.loss.form.has_kink else 2) if self.system.prior.at_rest else 1
-        floor: Array = _VARIANCE_FLOOR**power * natural * np.outer(units, units)
-        return floor
+        power = 1 if not self.system.prior.at_rest else 4 if self.system.problem.loss.form.has_kink else 2
+        return np.asarray(_VARIANCE_FLOOR**power * natural * np.outer(units, units))
 
     def at(self, overlaps: Overlaps) -> Channel:
         """The channel with the trained parameters and the Q of these overlaps."""
