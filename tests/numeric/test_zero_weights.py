@@ -14,6 +14,8 @@ from attnphase.data.validate import validate_dataset
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.threshold import Outcome
+from attnphase.fixed_points.transitions import thresholds_of
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
@@ -146,7 +148,7 @@ def test_zero_weights_at_rest_are_those_of_training() -> None:
     problem = PAPER.with_fields(
         {"regularizer.kind": "lasso", "regularizer.strength": 0.07, "metrics.size": "k0_0**2 + h0_0**2"}
     )
-    point = solve_point(problem, 1.3, "semantic", settings=QUICK)
+    point = solve_point(problem, 1.3, "semantic", settings=SolverSettings(threads=1))
     assert_at_rest(point, loss_of_zero_weights(problem, 1.3), merged=True)
     variance = float(problem.tokens.sigma) ** 2  # pyright: ignore[reportArgumentType]
     assert abs(point.values["metric_size"] - variance) < 4 * point.errors["metric_size"] < 0.02 * variance
@@ -160,8 +162,8 @@ SLOPES = Problem.from_dict(
         "tokens": {"length": 1, "sigma": 0.83},
         "loss": {
             "kind": "expression",
-            "expression": "a*abs(h) + b*h*sign(k) + c*h**2*k**2",
-            "parameters": {"a": 1.0, "b": 0.5, "c": 0.7},
+            "expression": "a*abs(h) + b*h*sign(k) + g*h**2*k**2",
+            "parameters": {"a": 1.0, "b": 0.5, "g": 0.7},
         },
         "regularizer": {"kind": "lasso", "strength": 1.7},
         "integration": {"rule": "sobol", "nodes": 1024},
@@ -171,12 +173,12 @@ SLOPES = Problem.from_dict(
 
 @settings(max_examples=12)
 @given(
-    a=st.floats(-1, 3), b=st.floats(-2, 2), c=st.floats(0.1, 2), kind=st.sampled_from(["lasso", "elastic-net", "ridge"])
+    a=st.floats(-1, 3), b=st.floats(-2, 2), g=st.floats(0.1, 2), kind=st.sampled_from(["lasso", "elastic-net", "ridge"])
 )
-def test_zero_weights_rest_where_zero_is_a_slope_of_the_loss(a: float, b: float, c: float, kind: str) -> None:
+def test_zero_weights_rest_where_zero_is_a_slope_of_the_loss(a: float, b: float, g: float, kind: str) -> None:
     """Slopes at h = 0 lie between b - a and b + a for k > 0: zero is one of a minimum for |b| <= a."""
     assume(abs(abs(b) - a) > 1e-3)
-    numbers = {"loss.parameters.a": a, "loss.parameters.b": b, "loss.parameters.c": c}
+    numbers = {"loss.parameters.a": a, "loss.parameters.b": b, "loss.parameters.g": g}
     problem = SLOPES.with_fields({**numbers, "regularizer.kind": kind})
     start = initial_overlaps(problem, "uninformed")
     assert rests(System.of(problem), start) == (kind != "ridge" and abs(b) <= a)
@@ -191,10 +193,10 @@ def test_at_a_kink_of_the_loss_zero_weights_have_no_loss() -> None:
 
 @pytest.mark.parametrize("strength", [1.3, 3.9, 7.3, 21.0])
 def test_a_loss_with_a_slope_at_zero_leaves_a_small_density(strength: float) -> None:
-    """Of least squares: ``V = p / A`` and ``A = alpha / (1 + V)``, sources of variance ``alpha (D + alpha rho) ...``.
+    """Of least squares: p is the share of Gaussian sources beyond the strength, and ``V = p / A``.
 
-    With one token of variance rho the row's source is Gaussian given the teacher's weight, and Gaussian on average:
-    its variance is ``A^2 rho^2 + A^2 rho (rho - 2 theta + q) / alpha`` and p is the share that exceeds the strength.
+    With ``A = alpha / (1 + V)`` and tokens of variance rho the sources' variance is
+    ``A^2 rho^2 + A^2 rho (rho - 2 theta + q) / alpha``.
     """
     rho, alpha = 0.83**2, 1.7
     problem = Problem.from_dict(
@@ -218,3 +220,34 @@ def test_a_loss_with_a_slope_at_zero_leaves_a_small_density(strength: float) -> 
     assert point.status is Status.converged
     assert point.values["density"] == pytest.approx(p, rel=1e-3)
     assert abs(point.values["training_loss"] / (alpha * rho / 2) - 1) < (1e-4 if p < 1e-3 else 1)
+
+
+def test_thresholds_beside_zero_weights() -> None:
+    """At ``zero_semantic`` the branch has the loss of zero weights, ``alpha 3 rho^2 / 4``; it begins at less alpha."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 0.83},
+            "positions": {"kind": "none"},
+            "loss": {"kind": "expression", "expression": "(h**2 - k**2)**2/4 + g*h**2", "parameters": {"g": 0.5}},
+            "regularizer": {"kind": "lasso", "strength": 1.5},
+            "integration": {"standard_error": 3e-3},
+        }
+    )
+    ds = ap.thresholds(problem, alpha=(3.9, 6.5), transitions=True)
+    begin, equal = ds["spinodal_semantic"].item(), ds["zero_semantic"].item()
+    assert 3.9 < begin < 0.9 * equal
+    assert 0 < ds["zero_semantic_stderr"].item() < 1e-3 * equal
+    assert ds["zero_positional_status"].item() == Outcome.no_branch
+    points = {a: solve_point(problem, a, "semantic", settings=QUICK) for a in (0.97 * begin, 1.03 * begin, equal)}
+    below, above, there = points.values()
+    zero = 3 * 0.83**4 / 4
+    assert below.zero_weights
+    assert below.on_branch is Identity.merged
+    assert above.on_branch is there.on_branch is Identity.on_branch
+    assert above.values["training_loss"] > 1.02 * zero * above.alpha
+    error = np.hypot(there.errors["training_loss"], 0.5 * zero * ds["zero_semantic_stderr"].item())
+    assert abs(there.values["training_loss"] - zero * equal) < 4 * error < 2e-3 * zero * equal
+
+
+def test_a_ridge_has_no_thresholds_beside_zero_weights() -> None:
+    assert not {"zero_semantic", "zero_positional"} & {*thresholds_of(PAPER, (1.2, 1.3), None, QUICK)}
