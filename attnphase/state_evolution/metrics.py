@@ -175,7 +175,7 @@ class _Sampled:
             with np.errstate(divide="ignore", invalid="ignore"):
                 log_square[:] = 2 * np.log(np.fmax.reduce(np.abs(shares * values), axis=1)) - radius**2 / 2
         zero, grows = logs[:-1] == -np.inf, (logs[1:] > logs[:-1]) | (logs[1:] == np.inf)
-        return np.asarray(((grows & ~zero).any(axis=0) & (grows | zero).all(axis=0)) | (logs[-1] == np.inf))
+        return np.asarray((grows & ~zero).any(axis=0) & (grows | zero).all(axis=0))
 
 
 def metrics_at(

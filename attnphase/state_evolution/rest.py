@@ -47,19 +47,19 @@ def rests(system: System, overlaps: Overlaps) -> bool:
     zero = at_zero(system, overlaps)
     channel = Channel(system, system.refinement(_POINTS).sobol(COARSE_POINTS)).at(zero)
     law = channel.law(zero)
-    nothing = {name: 0 * getattr(law, name) for name in ("roots", "lifts", "means")}
-    allowed = _ROUNDING * system.units.energy / system.units.fields
+    law = law._replace(**{name: 0 * getattr(law, name) for name in ("roots", "lifts", "means")})
+    least = _ROUNDING * system.units.energy / system.units.fields
+    whole = slice(0, channel.rule.size)
     for size in _SIZES:
-        centred = law._replace(**nothing, teacher_roots=size * law.teacher_roots)
+        wider = law._replace(teacher_roots=size * law.teacher_roots)
         for c, variant in np.ndindex(len(channel.configurations), len(channel.signs)):
-            if not (
-                np.abs(_pulls(channel, centred, zero, Part(c, variant, slice(0, channel.rule.size)))) <= allowed
-            ).all():
+            slopes = _slopes(channel, wider, zero, Part(c, variant, whole))
+            if not (np.abs(slopes) <= least).all():
                 return False
     return True
 
 
-def _pulls(channel: Channel, law: FieldLaw, zero: Overlaps, part: Part) -> Array:
+def _slopes(channel: Channel, law: FieldLaw, zero: Overlaps, part: Part) -> Array:
     """Slopes of the loss at the minima of the local problems of some nodes, (N, L, r)."""
     _, omega, k = channel.nodes_of(law, part)
     k = k + channel.system.sample_law.means[part.configuration]

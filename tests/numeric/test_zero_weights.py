@@ -206,7 +206,7 @@ def test_a_loss_with_a_slope_at_zero_leaves_a_small_density(strength: float) -> 
             "regularizer": {"kind": "lasso", "strength": strength},
         }
     )
-    q = theta = V = 0.0
+    q = theta = V = p = 0.0
     for _ in range(400):
         A = alpha / (1 + V)
         deviation = np.sqrt(A**2 * rho**2 + A**2 * rho * (rho - 2 * theta + q) / alpha)
