@@ -137,8 +137,11 @@ def _beside_uninformed(
     """A point without its order parameter, merged if that shrinks at every trial amplitude by four standard errors."""
     undecided = replace(solved, identity=Identity.not_decided)
     sector, at_rest = run.system.sector_of(informed), run.system.prior.at_rest
-    run = replace(run, system=run.system.moving, gauges=None) if at_rest else run
-    map_ = StateEvolution(replace(solved.map_.channel, system=run.system), solved.map_.alpha, sector)
+    channel = solved.map_.channel
+    if at_rest:  # what other weights do, the map of those that move tells
+        run = replace(run, system=run.system.moving, gauges=None)
+        channel = replace(channel, system=run.system)
+    map_ = StateEvolution(channel, solved.map_.alpha, sector)
     map_.adopt_from(solved.map_)
     x = sector.pack(without_signal(solved.overlaps))
     if map_(x) is None and not at_rest:
