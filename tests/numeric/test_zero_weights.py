@@ -11,6 +11,7 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.data.build import from_points
 from attnphase.data.validate import validate_dataset
+from attnphase.fixed_points.deflation import solutions_of
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -152,6 +153,16 @@ def test_zero_weights_at_rest_are_those_of_training() -> None:
     assert_at_rest(point, loss_of_zero_weights(problem, 1.3), merged=True)
     variance = float(problem.tokens.sigma) ** 2  # pyright: ignore[reportArgumentType]
     assert abs(point.values["metric_size"] - variance) < 4 * point.errors["metric_size"] < 0.02 * variance
+    (alone,) = solutions_of(problem, 1.3, starts=1, settings=QUICK)
+    assert alone.point.zero_weights
+    assert alone.eigenvalue == 0
+    beside = ap.solve(problem, 1.4, "semantic", start=ap.solve(problem, 1.3, "semantic"), stability=False)
+    assert beside["zero_weights"].item() == 1
+    assert beside["training_loss"].item() == pytest.approx(1.4 / 1.3 * point.values["training_loss"], rel=1e-9)
+    slope = ap.sensitivity(problem, 1.3, of="alpha")
+    assert abs(slope["d_training_loss"].item() - loss_of_zero_weights(problem, 1)) < (
+        4 * slope["d_training_loss_stderr"].item() + 1e-8
+    )
     runs = ap.simulate(problem, 1.3, dimension=60, seeds=2, test_samples=0)
     assert not runs["weight_norm"].to_numpy().any()
     assert not runs["density"].to_numpy().any()
