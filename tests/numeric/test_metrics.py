@@ -247,11 +247,13 @@ def test_bounded_metrics_have_a_number_however_far_out_they_change(
     far: float, steep: float, q: float, size: float, of: bool
 ):
     """A share of wrong labels under a margin of so many deviations is ``Phi(-margin)``."""
-    margin = f"({'k' if of else 'h'} - {far * (SIGMA if of else np.sqrt(q))})"
+    deviation = SIGMA if of else np.sqrt(q)
+    margin = f"({'k' if of else 'h'} - {far * deviation})"
     formulas = {
         "step": f"{size}*(1 + sign({margin}))/2",
         "sigmoid": f"sigmoid({steep}*{margin})**2",
         "square": f"relu({margin})**2",
+        "ramp": f"exp(-relu(-{15 / deviation}*{margin}))",
         "log": f"log(1 + relu({margin}))*(1 + sign({margin}))",
     }
     problem = replace(LOGISTIC, metrics=Metrics.of(formulas))
