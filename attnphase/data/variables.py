@@ -214,13 +214,14 @@ OUTCOME_MEANINGS = tuple(outcome.name for outcome in Outcome)
 """Names of the values 0, 1, ... of ``alpha_c_status`` and its like."""
 
 
-def _threshold(name: str, long_name: str, latex: str) -> tuple[Variable, Variable]:
+def _threshold(name: str, long_name: str, latex: str, *, optional: bool = False) -> tuple[Variable, Variable]:
     """A threshold, and the flag that says whether there is one."""
     status = rf"\mathrm{{status}}({latex})"
     flag = Variable(
-        f"{name}_status", (), f"whether {name} was located, or why not", status, dtype="int8", meanings=OUTCOME_MEANINGS
-    )
-    return Variable(name, (), long_name, latex, True), flag
+        f"{name}_status", (), f"whether {name} was located, or why not", status, dtype="int8",
+        meanings=OUTCOME_MEANINGS, optional=optional,
+    )  # fmt: skip
+    return Variable(name, (), long_name, latex, True, optional=optional), flag
 
 
 TRANSITION_VARIABLES = (
@@ -248,11 +249,20 @@ THRESHOLD_VARIABLES = (
         "alpha_l", "sample complexity where the semantic branch's test error falls below the linear predictor's",
         r"\alpha_l",
     ),
+    *_threshold(
+        "zero_semantic", "sample complexity where the semantic branch's training loss falls below that of zero weights",
+        r"\alpha_0^{\mathrm{sem}}", optional=True,
+    ),
+    *_threshold(
+        "zero_positional",
+        "sample complexity where the positional branch's training loss falls below that of zero weights",
+        r"\alpha_0^{\mathrm{pos}}", optional=True,
+    ),
 )  # fmt: skip
 """What `attnphase.thresholds` returns; NaN where there is no threshold, which its flag then explains."""
 
 BOUNDARY_VARIABLES = (
-    *THRESHOLD_VARIABLES[::2],
+    *THRESHOLD_VARIABLES[:4:2],
     *(
         Variable(
             f"{side}_{branch}",

@@ -30,7 +30,7 @@ def found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) 
         if found.status is not Status.left_domain:
             return found, None
     rule, near = map_.channel.rule, None
-    if rule.lines is not None and not run.spent:
+    if rule.lines is not None and not run.spent and not map_.prior.at_rest:
         near = _found_by_few(run, rules, map_, x)
     elif rule.randomised and run.compares:
         near = _found_by_newton(run, rules, map_, x)

@@ -136,11 +136,15 @@ def _beside_uninformed(
 ) -> SolvedPoint:
     """A point without its order parameter, merged if that shrinks at every trial amplitude by four standard errors."""
     undecided = replace(solved, identity=Identity.not_decided)
-    sector = run.system.sector_of(informed)
-    map_ = StateEvolution(solved.map_.channel, solved.map_.alpha, sector)
+    sector, at_rest = run.system.sector_of(informed), run.system.prior.at_rest
+    channel = solved.map_.channel
+    if at_rest:  # what other weights do, the map of those that move tells
+        run = replace(run, system=run.system.moving, gauges=None)
+        channel = replace(channel, system=run.system)
+    map_ = StateEvolution(channel, solved.map_.alpha, sector)
     map_.adopt_from(solved.map_)
     x = sector.pack(without_signal(solved.overlaps))
-    if map_(x) is None:
+    if map_(x) is None and not at_rest:
         return undecided
     gauges = gauges_at(run, rules, map_)
     sweep = Sweep(
@@ -150,7 +154,8 @@ def _beside_uninformed(
         lambda: run.late,
     )
     try:
-        rest = growth_with_error(map_, x, gauges, rules.alike)
+        # no small weight grows beside a kink of the regulariser
+        rest = (-1.0, 0.0) if at_rest else growth_with_error(map_, x, gauges, rules.alike)
         if rest is None:  # without a multiplier next to none of the order parameter tells
             small = replace(informed.changed(_NEXT_TO_NONE * np.eye(informed.q.shape[-1])), V=solved.overlaps.V)
             beside = replace(solved.overlaps, m=small.m, theta=small.theta)

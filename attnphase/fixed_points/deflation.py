@@ -18,9 +18,12 @@ from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Advance, Callback, silent, uncounted
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.overlaps import Overlaps, norm_entries, norm_matrix
+from attnphase.state_evolution.rest import at_zero, rests
 from attnphase.state_evolution.sector import Sector, images
 from attnphase.state_evolution.starts import branches_of, initial_overlaps, random_overlaps
 from attnphase.state_evolution.symmetries import ProblemSymmetry
@@ -52,7 +55,7 @@ class Solution:
     unstable : int
         How many have a real part above one.
     found : int
-        Starts that ended here.
+        Starts that ended here; none of zero weights that rest, which are looked at apart.
     """
 
     point: BranchPoint
@@ -165,6 +168,10 @@ def solutions_of(
             found[first] = replace(found[first], found=found[first].found + times)
         else:
             found.append(solution)
+    if rests(system, informed[0]) and not any(one.point.zero_weights for one in found):
+        zero = solve_point(problem, alpha, "uninformed", start=at_zero(system, informed[0]), settings=settings)
+        if zero.status is Status.converged and zero.zero_weights:
+            found.append(Solution(zero, eigenvalue=0.0, unstable=0, found=0))  # the map leaves it from no direction
     return sorted(found, key=lambda one: float(one.point.values["training_loss"]))
 
 

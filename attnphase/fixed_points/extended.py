@@ -17,6 +17,7 @@ from scipy.optimize import minimize_scalar
 from attnphase.arrays import Array
 from attnphase.fixed_points.family import Family
 from attnphase.fixed_points.threshold import Outcome, Threshold
+from attnphase.fixed_points.weightless import map_at_rest
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.solvers.arclength import Corrected, corrected
@@ -25,9 +26,20 @@ from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.errors import SMOOTH_STEP
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_at
+from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import rows_against, rows_of
 
-__all__ = ["Extended", "equal_losses", "equal_test_error", "fold", "held", "located", "no_growth"]
+__all__ = [
+    "Extended",
+    "equal_losses",
+    "equal_test_error",
+    "fold",
+    "held",
+    "located",
+    "loss_of_zero",
+    "loss_without_weights",
+    "no_growth",
+]
 
 Condition = Callable[[Sequence[StateEvolution], Sequence[Array]], Array]
 """What must vanish, by every replicate (S,), of maps just evaluated at points; their mean is that of all."""
@@ -48,6 +60,23 @@ def _losses(map_: StateEvolution, x: Array) -> Array:
     assert map_.last is not None
     energies = map_.alpha * map_.last.envelope
     return map_.free_entropy(x) + energies - energies.mean()
+
+
+def loss_of_zero(map_: StateEvolution, start: Overlaps, tolerance: float) -> Array:
+    """Training loss of zero weights by every replicate of a map, (S,); not numbers where they do not rest."""
+    found = map_at_rest(map_.channel.system.whole.moving, map_.channel.rule, map_.alpha, start, tolerance)
+    return np.full(map_.channel.rule.replicates, np.nan) if found is None else _losses(*found)
+
+
+def loss_without_weights(tolerance: float) -> Condition:
+    """Training loss of a state less that of zero weights, relative to that."""
+
+    def condition(maps: Sequence[StateEvolution], points: Sequence[Array]) -> Array:
+        ((map_, x),) = zip(maps, points, strict=True)
+        own, zero = _losses(map_, x), loss_of_zero(map_, map_.unpack(x), tolerance)
+        return (own - zero) / abs(float(zero.mean()))
+
+    return condition
 
 
 def equal_test_error(baseline: float) -> Condition:

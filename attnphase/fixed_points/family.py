@@ -69,6 +69,8 @@ class Family:
         Of the nodes at the last place.
     logarithmic : bool
         Whether p is the logarithm of the field's value.
+    at_rest : bool
+        Whether the maps are those of zero weights, see `rest`.
     maps : int
         Evaluations.
     """
@@ -82,6 +84,7 @@ class Family:
     span: float
     minima: Minima | None = None
     logarithmic: bool = False
+    at_rest: bool = False
     maps: int = 0
     _channels: dict[Problem, Channel] = field(default_factory=dict, init=False, repr=False)
     _last: tuple[float, StateEvolution] | None = field(default=None, init=False, repr=False)
@@ -121,7 +124,9 @@ class Family:
         if channel is None:
             if len(self._channels) > 8:
                 self._channels.clear()
-            channel = self._channels[here.problem] = Channel(system_of(here.problem, self.settings), self.rule)
+            system = system_of(here.problem, self.settings)
+            channel = Channel(system.at_rest() if self.at_rest else system, self.rule)
+            self._channels[here.problem] = channel
         map_ = StateEvolution(channel, here.alpha, self.sector)
         map_.adopt(self.minima)
         self._last = value, map_

@@ -118,7 +118,8 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
     pooled = map_.quantities(found.point, pooled=True)
     assert pooled is not None
     values = restore(flatten(pooled)[0], pooled)
-    values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
+    V = 0 * overlaps.V if map_.prior.at_rest else overlaps.V
+    values |= {"q": overlaps.q, "V": V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
     values |= {"trained": overlaps.trained} if len(overlaps.trained) else {}
     parts = parts_of(map_, found.point, response, moved)
     return Measured(values, errors, of_integration, moved, parts)

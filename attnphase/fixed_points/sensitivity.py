@@ -25,6 +25,7 @@ from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import propagate, response_at, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, variations
+from attnphase.state_evolution.rest import rests
 
 __all__ = ["Sensitivity", "sensitivity_at"]
 
@@ -107,8 +108,10 @@ def _family(point: BranchPoint, setting: Setting, settings: SolverSettings) -> F
             f"{name} = {value:g} leaves turns of the student's columns free, which other values choose among:"
             f" differentiate in {name} at another value.",
         )
-    rule = point.restart.rule
-    return replace(family, rule=family.rule if rule is None else rule, minima=point.restart.minima)
+    rule, overlaps = point.restart.rule, point.restart.overlaps
+    at_rest = point.zero_weights and rests(system_of(setting.problem, settings), overlaps)
+    rule = family.rule if rule is None else rule
+    return replace(family, rule=rule, minima=point.restart.minima, at_rest=at_rest)
 
 
 def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings) -> Sensitivity:

@@ -27,6 +27,7 @@ from attnphase.fixed_points.other_rules import instead_of_lines, is_contradicted
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FEW_MAPS, FIRST_ROUND, LATER_ROUNDS, MISSED, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
+from attnphase.fixed_points.weightless import weightless
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -37,6 +38,7 @@ from attnphase.state_evolution.branches import BRANCHES, ERRORS, Branch, Identit
 from attnphase.state_evolution.errors import Response, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.rest import rests
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import (
     SMALL_SIGNAL,
@@ -206,15 +208,16 @@ def _solve_point(
     asked: _Asked,
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
-    run = Run(
-        system, alpha, asked.settings, sector, asked.callback, asked.deadline,
-        only_merged=asked.only_merged, compares=asked.compares,
-    )  # fmt: skip
+    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline)
+    run = replace(run, only_merged=asked.only_merged, compares=asked.compares)
     try:
         found = _iterated(run, branch, previous, point, informed, asked)
     except (ArithmeticError, np.linalg.LinAlgError):
-        return None if asked.only_merged else unevaluated(run, branch, point)
-    return found if found is None or asked.decisive else _decided(run, branch, found, informed, asked)
+        found = None if asked.only_merged else unevaluated(run, branch, point)
+    if found is None or asked.decisive:
+        return found
+    zero = weightless(run, found, informed, lambda run, x: _iterated(run, branch, None, x, informed, asked))
+    return zero or _decided(run, branch, found, informed, asked)
 
 
 def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, asked: _Asked) -> BranchPoint:
@@ -292,6 +295,7 @@ def _iterated(
             # beside the end of a branch more nodes decide
             insists = asked.decisive or rule.lines is None or not has_curve(run, branch)
             insists &= refine and not (run.compares and _is_within_errors(run, solved, found))
+            insists &= not rests(run.system, map_.unpack(found.point))  # then zero weights are where it ends
             last = run.insisting(map_, found, decays) if insists else found
             if last is found:
                 break
@@ -346,9 +350,8 @@ def _without_signal(
 ) -> BranchPoint | None:
     """The fixed point beside one without an order parameter, to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
-    asked = _Asked(
-        left, run.callback, run.deadline, run.only_merged or only_merged, decisive=True
-    )  # whoever asks decides
+    only_merged |= run.only_merged  # whoever asks decides
+    asked = _Asked(left, run.callback, run.deadline, only_merged, decisive=True)
     end = _solve_point(run.system, run.alpha, branch, point, informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 

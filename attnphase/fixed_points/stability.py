@@ -97,6 +97,9 @@ def stability_at(
     # only where the iteration has ended in the domain there is something to be stable
     if found.status is not Status.converged or map_.bottomless or map_.minima is None:
         return NOT_COMPUTED
+    if map_.prior.at_rest:  # no change of the samples moves a weight
+        radius = values["replicon"] if map_.system.problem.loss.form.has_kink else 0.0
+        return Stability(values | {"replicon": radius, "overlap_gap": 0.0}, errors)
     overlaps = map_.unpack(found.point)
     conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
     ways = Displacements.of(map_, found.point, response) if rule.randomised else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from math import exp, log
 from typing import Any, TypeVar
@@ -25,6 +25,8 @@ from attnphase.fixed_points.extended import (
     equal_test_error,
     fold,
     located,
+    loss_of_zero,
+    loss_without_weights,
     no_growth,
 )
 from attnphase.fixed_points.family import jumps, rules_of
@@ -40,8 +42,9 @@ from attnphase.solvers.arclength import corrected, trace
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.onset import has_symmetric_point
+from attnphase.state_evolution.rest import rests
 from attnphase.state_evolution.sector import images, scales_of
-from attnphase.state_evolution.starts import branches_of
+from attnphase.state_evolution.starts import branches_of, initial_overlaps
 
 __all__ = ["CROSSINGS", "TRANSITIONS", "Search", "thresholds_of"]
 
@@ -89,13 +92,18 @@ def thresholds_of(
         else:
             lines[branch] = Threshold.absent(Outcome.no_branch, f"the problem has no {branch} branch")
         advance()
-    baseline, _ = linear_test_error(system_of(problem, settings))
+    system = system_of(problem, settings)
+    baseline, _ = linear_test_error(system)
     callback("crossing of the losses")
     found["alpha_c"] = _attempt(partial(search.losses, [lines["semantic"], lines["positional"]], crossings))
     advance()
     callback("passing of the baseline")
     found["alpha_l"] = _attempt(partial(search.passing, lines["semantic"], baseline, crossings))
     advance()
+    if rests(system, initial_overlaps(problem, "uninformed")):
+        for branch, line in lines.items():
+            callback(f"{branch} branch beside zero weights")
+            found[f"zero_{branch}"] = _attempt(partial(search.emerging, line, crossings))
     if ends is None:
         return found
     for branch, line in lines.items():
@@ -158,6 +166,26 @@ class Search:
             return line
         condition = equal_test_error(baseline)
         return _last([self._falls([part], condition, _excess(part, baseline), between) for part in line])
+
+    def emerging(self, line: list[Traced] | Threshold, between: tuple[float, float]) -> Threshold:
+        """Where the training loss of a branch falls below that of zero weights."""
+        if isinstance(line, Threshold):
+            return line
+        condition = loss_without_weights(self.settings.tolerance)
+        return _last([self._falls([part], condition, self._gain(part), between) for part in line])
+
+    def _gain(self, line: Traced) -> Callable[[Any], Any]:
+        """Of the training loss of a branch over that of zero weights, over the logarithm of alpha."""
+
+        @cache
+        def of_zero(at: float) -> float:
+            x, value = line.family.split(line.place(at))
+            map_ = line.family.map_at(value)
+            if map_ is None:
+                raise ArithmeticError("a traced point lies outside the domain")
+            return float(loss_of_zero(map_, map_.unpack(x), self.settings.tolerance).mean())
+
+        return lambda at: line.losses(at) - np.vectorize(of_zero, otypes=[float])(at)
 
     def _falls(
         self,

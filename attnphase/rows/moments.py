@@ -37,6 +37,12 @@ class RowMoments:
     density: Array
 
     @classmethod
+    def of_zero(cls, rows: int, columns: int) -> RowMoments:
+        """Those of weights that are zero whatever the sources."""
+        vector, matrix, number = np.zeros((rows, columns)), np.zeros((rows, columns, columns)), np.zeros(rows)
+        return cls(vector, matrix, matrix, number, number)
+
+    @classmethod
     def of_parts(cls, parts: Iterable[RowMoments]) -> RowMoments:
         """Those of some rows after those of others."""
         return cls(*(np.concatenate(values) for values in zip(*(vars(one).values() for one in parts), strict=True)))

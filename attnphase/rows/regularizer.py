@@ -19,6 +19,7 @@ __all__ = ["RowRegularizer"]
 
 _SWEEPS = 500  # of coordinate descent, or steps of the proximal gradient
 _CONVERGED = 1e-13
+_TINY = 1e-100  # a source that no smooth penalty makes zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,13 @@ class RowRegularizer:
     linear: bool = False
     panels: int = 6
     order: int = 20
+
+    @property
+    def holds_zero(self) -> bool:
+        """Whether the penalty has a kink at zero, at which small sources leave a weight."""
+        if not self.kinks:  # of a function of the user's own no kink is known
+            return not self.quadratic and bool(self.prox(np.array([_TINY]), np.ones(1))[0] == 0)
+        return any(place == 0 and left < 0 < right for place, left, right in self.kinks)
 
     def penalty(self, w: Array) -> Array:
         """``r(w)``, the quadratic part included: (..., r) to (...)."""

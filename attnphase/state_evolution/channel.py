@@ -126,11 +126,11 @@ class Channel:
 
     @cached_property
     def _floor(self) -> Array:
-        """What is added to q where fields have no variance given the teacher's, (r, r)."""
+        """What is added to q where fields have no variance given the teacher's, (r, r): at rest only rounding."""
         rho, units = self.system.sample_law.clean_rho, self.system.units.matched
         natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
-        floor: Array = _VARIANCE_FLOOR * natural * np.outer(units, units)
-        return floor
+        power = 1 if not self.system.prior.at_rest else 4 if self.system.problem.loss.form.has_kink else 2
+        return np.asarray(_VARIANCE_FLOOR**power * natural * np.outer(units, units))
 
     def at(self, overlaps: Overlaps) -> Channel:
         """The channel with the trained parameters and the Q of these overlaps."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
-from attnphase.solvers.differences import STEP, finite_difference_jacobian, response_to
+from attnphase.solvers.differences import STEP, Map, finite_difference_jacobian, response_to
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
@@ -115,7 +115,11 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     if rule.lines is not None:
         step, inexact = SMOOTH_STEP, SMOOTH_STEP / untold
         centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
-    joint = finite_difference_jacobian(all_at, x, map_.steps(x) if rule.randomised else scales, step, centre)
+    sizes = map_.steps(x) if rule.randomised else scales
+    if map_.prior.at_rest:  # no image and no loss depends on overlaps, which are zero
+        joint = _by_trained(all_at, x, map_.sector.parameters, sizes, step)
+    else:
+        joint = finite_difference_jacobian(all_at, x, sizes, step, centre)
     if not rule.randomised:
         if rule.lines is None:
             # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N; a node
@@ -126,6 +130,23 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
     noise = rows_of(alone.reshape(rule.replicates, len(x), len(x)))
     return Response(joint[: len(x)], measured, scales, order_of(rule), noise, x, inexact)
+
+
+def _by_trained(function: Map, x: Array, trained: NDArray[np.int64], sizes: Array, step: float) -> Array:
+    """Derivatives in trained parameters; zero in all other coordinates."""
+    here = function(x)
+    if here is None:
+        raise ArithmeticError("zero weights lie outside the domain")
+    found = np.zeros((len(here), len(x)))
+
+    def at(values: Array) -> Array | None:
+        point = x.copy()
+        point[trained] = values
+        return function(point)
+
+    if len(trained):
+        found[:, trained] = finite_difference_jacobian(at, x[trained], sizes[trained], step)
+    return found
 
 
 def order_of(rule: Rule) -> float:

@@ -179,6 +179,9 @@ class StateEvolution:
     def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
         """The image of a point by its conjugates, which are kept."""
         conjugates = self.sector.symmetrized(result.conjugates)
+        if self.prior.at_rest:  # no sample pulls at the weights
+            pulls = {name: 0 * getattr(conjugates, name) for name in ("q_hat", "m_hat", "theta_hat")}
+            conjugates = replace(conjugates, **pulls)
         if self.sector.trained:
             slopes, curvatures = self.sector.symmetrized_trained(result.slopes, result.curvatures)
             result = replace(result, slopes=slopes, curvatures=curvatures)

@@ -36,6 +36,7 @@ __all__ = ["TRIAL", "metric_means", "metrics_at", "points_enough"]
 _AT_ONCE = 8192  # nodes that are computed together, those of whole replicates
 _TRIED = 256  # directions in which the growth of a metric is tried
 _FAR = float(np.sqrt(np.log(np.finfo(float).max)))  # radius at which the square of the normal density is still a number
+_RADII = _FAR * np.linspace(0.5, 1.0, 5)  # between which growth is tried
 _STREAM = 1  # of a seed's random numbers; the nodes of maps are drawn from the seed alone
 TRIAL = 1  # stream of the points that only tell how many are needed
 
@@ -150,23 +151,31 @@ class _Sampled:
         return *self.function(h, k, noise, self.clusters[sites], self.numbers), shares
 
     def has_no_variance(self, configuration: int, some: Array) -> NDArray[np.bool_]:
-        """Which metrics (M,) have a square without a mean, by their growth along rays through normals (N, D).
+        """Which metrics (M,) have a square without a mean.
 
-        Times the normals' density it is larger at the radius `_FAR` than at half of it. For ``exp(c x^2)`` with a
-        normal x this is so exactly where the mean does not exist, for 4 c >= 1. What is no number at that radius, as
-        for fields of a sampler that grow as x^3, is larger than any. Rays along single fields are added.
+        Rules on the expression decide where they bound a metric: one that is bounded has a variance if the weights
+        have one, and under a Gaussian law one that grows as a power, or as the exponential of a line, does too.
+
+        Elsewhere its growth along rays through normals (N, D) decides: times the normals' density it grows from each
+        radius of `_RADII` to the next, apart from those where it is zero. For ``exp(c x^2)`` with a normal x this is
+        so exactly where the mean does not exist, for 4 c >= 1. What is no number at the last radius, as for fields of
+        a sampler that grow as x^3, is larger than any. Rays along single fields are added.
         """
+        bounds = 0.0 if not self.law.gaussian else np.inf
+        tame = np.array([growth is not None and growth <= bounds for growth in self.function.growths])
         sites, each = self.law.configurations[configuration], np.eye(self.shape[0])
         parts = (np.einsum("lm,lij->limj", each, slope[sites]).reshape(self.student, -1) for slope in self.slopes)
         along = np.pad(np.hstack([*parts]), ((0, 0), (0, self.dimensions - len(each) * sum(self.shape[1:]))))
         rays = np.vstack([some, along, -along, np.eye(self.dimensions), -np.eye(self.dimensions)])
         rays = rays / np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), np.finfo(float).tiny)
-        logs = list[Array]()
-        for radius in (_FAR / 2, _FAR):
+        logs = np.empty((len(_RADII), len(tame)))
+        for log_square, radius in zip(logs, _RADII, strict=True):
             values, _, shares = self(configuration, radius * rays)
+            values = np.where(tame[:, None], 1.0, values)
             with np.errstate(divide="ignore", invalid="ignore"):
-                logs.append(2 * np.log(np.fmax.reduce(np.abs(shares * values), axis=1)) - radius**2 / 2)
-        return np.asarray((logs[1] > logs[0]) | (logs[1] == np.inf))
+                log_square[:] = 2 * np.log(np.fmax.reduce(np.abs(shares * values), axis=1)) - radius**2 / 2
+        zero, grows = logs[:-1] == -np.inf, (logs[1:] > logs[:-1]) | (logs[1:] == np.inf)
+        return np.asarray((grows & ~zero).any(axis=0) & (grows | zero).all(axis=0))
 
 
 def metrics_at(

@@ -65,6 +65,8 @@ class Prior:
         Any other regulariser.
     units : Units or None
         The problem's; None for ones.
+    at_rest : bool
+        Whether all weights stay zero, at a kink of the regulariser; see `rest`.
     """
 
     kernels: Kernels
@@ -72,6 +74,7 @@ class Prior:
     strength: float | Array
     rows: RowRegularizer | None = None
     units: Units | None = None
+    at_rest: bool = False
 
     @classmethod
     def of(cls, problem: Problem, kernels: Kernels, spectrum: Spectrum | None = None) -> Prior:
@@ -118,7 +121,7 @@ class Prior:
         if not np.isfinite(curvature).all():
             return None
         lowest = self._margin(curvature)
-        if lowest <= 0:
+        if lowest <= 0 and not self.at_rest:
             if not lift:
                 return None
             target = (
@@ -144,7 +147,7 @@ class Prior:
     def has_image(self, conjugates: Conjugates) -> bool:
         """Whether the rows' problems have minima on all atoms."""
         curvature = self.curvature(conjugates)
-        return bool(np.isfinite(curvature).all() and self._margin(curvature) > 0)
+        return bool(np.isfinite(curvature).all() and (self.at_rest or self._margin(curvature) > 0))
 
     def _images(self, conjugates: Conjugates) -> Overlaps:
         """Equation (7) inside its domain, with the replicates behind the sites."""
@@ -156,9 +159,14 @@ class Prior:
             q, V, m, theta, count = q[:-1], V[:-1], m[:-1], theta[:-1], norms.shape[1]
         V = symmetric(V)
         if self.rows is not None:
-            floor = _VARIANCE_FLOOR / self._stiffness * self.spectrum.site_variances[:, None, None, None]
-            V = V + floor * np.eye(self.kernels.columns)
+            V = V + self.least_variance[:, None]
         return Overlaps(symmetric(q), V, m, theta, trained, norms=count)
+
+    @property
+    def least_variance(self) -> Array:
+        """V of every site where all weights are zero, (P, r, r)."""
+        floor = _VARIANCE_FLOOR / self._stiffness * self.spectrum.site_variances[:, None, None]
+        return floor * np.eye(self.kernels.columns)
 
     def norms(self, conjugates: Conjugates) -> Array:
         """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""
@@ -368,6 +376,8 @@ def _solved(prior: Prior, conjugates: Conjugates) -> tuple[_Sources, RowMoments]
     """The rows' problems at these conjugates: whoever measures asks twice."""
     assert prior.rows is not None
     sources = prior.sources(conjugates)
+    if prior.at_rest:
+        return sources, RowMoments.of_zero(*sources.mean.shape)
     return sources, row_moments(prior.rows, sources.mean, sources.root, sources.curvature)
 
 

@@ -269,6 +269,8 @@ def check_start(problem: Problem, overlaps: Overlaps, like: Overlaps) -> None:
         shape, needed = np.shape(getattr(overlaps, name)), getattr(like, name).shape
         if shape != needed:
             raise ProblemError("start", f"start.{name} has shape {shape}, but this problem needs {needed}.")
+    if problem.rows.holds_zero and not (overlaps.q.any() or overlaps.V.any()):  # zero weights have no variance
+        overlaps = replace(overlaps, V=like.V)
     if not overlaps.feasible(measure_of(problem).rho):
         raise ProblemError(
             "start",

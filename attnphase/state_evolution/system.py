@@ -88,6 +88,20 @@ class System:
             other.__dict__["_whole"] = self.whole.at(trained)
         return other
 
+    def at_rest(self) -> System:
+        """The system with all weights held at zero, see `rest`."""
+        hash(self)
+        other = copy(self)
+        at_rest = {"prior": replace(self.prior, at_rest=True), "_identity": (self._identity, "at rest")}
+        other.__dict__.update({**at_rest, "_moving": self})
+        return other
+
+    @property
+    def moving(self) -> System:
+        """The system whose weights are not held at zero."""
+        found: System = self.__dict__.get("_moving", self)
+        return found
+
     @property
     def whole(self) -> System:
         """The system of all configurations of clusters, see `of_configurations`."""

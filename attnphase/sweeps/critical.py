@@ -11,7 +11,7 @@ from attnphase import arguments
 from attnphase.data.build import from_thresholds
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities
-from attnphase.fixed_points.threshold import Threshold
+from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.fixed_points.transitions import thresholds_of
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
@@ -19,6 +19,7 @@ from attnphase.processes.progress import progress_line, within
 __all__ = ["thresholds"]
 
 _CROSSINGS, _TRANSITIONS = (0.2, 3.0), (0.01, 3.0)  # ranges searched by default
+_NO_REST = Threshold.absent(Outcome.no_branch, "zero weights are no stationary point")
 _STEPS, _MORE_STEPS = 4, 4  # of one value: two branches and two thresholds, and four more
 
 
@@ -38,7 +39,8 @@ def thresholds(
     At ``alpha_c`` the training losses of the semantic and the positional branch cross. At ``alpha_l`` the test error of
     the semantic branch falls below that of the linear predictor. With `transitions`, a branch begins at a fold at
     ``spinodal_semantic`` and ``spinodal_positional``, and the order parameter grows continuously from the uninformed
-    point above ``onset_theta`` and ``onset_m``.
+    point above ``onset_theta`` and ``onset_m``. Where zero weights are a solution, as at a kink of the regulariser, the
+    branches' training losses fall below theirs at ``zero_semantic`` and ``zero_positional``.
 
     Parameters
     ----------
@@ -100,7 +102,8 @@ def _labelled(
     values: Sequence[float],
     found: Sequence[Mapping[str, Threshold]],
 ) -> xr.Dataset:
-    columns = {name: [here[name] for here in found] for name in found[0]}
+    names = dict.fromkeys(name for here in found for name in here)
+    columns = {name: [here.get(name, _NO_REST) for here in found] for name in names}
     rules = sorted({one.rule for here in found for one in here.values() if one.rule})
     ds = from_thresholds(
         problem,

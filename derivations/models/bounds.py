@@ -1,14 +1,15 @@
-"""Whether a user's formula is finite everywhere, and whether a loss falls without bound: honest probes, no proofs.
+"""Whether a formula is finite everywhere, how fast it grows, and whether a loss falls without bound.
 
 SymPy's assumptions settle most denominators and logarithms (``1 + z**2`` of a real z is positive).  What they leave
-open is searched for zeros numerically.  How fast a loss falls is looked at along rays.  All points are the same on
-every call.
+open is searched for zeros numerically.  How fast a loss falls is looked at along rays.  These are honest probes, no
+proofs; all points are the same on every call.  Rules on the expression bound how fast a formula grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from sympy import (
     Expr,
     Heaviside,
     Max,
+    Mul,
     Pow,
     Symbol,
+    cos,
+    cosh,
     exp,
     lambdify,
     log,
@@ -28,12 +32,15 @@ from sympy import (
     oo,
     preorder_traversal,
     sign,
+    sin,
+    sinh,
+    tanh,
     zoo,
 )
 
 from derivations.models.functions import NUMPY_FUNCTIONS, Modulus, Relu, Sigmoid, Sign, Softmax, Softplus, Step
 
-__all__ = ["Fall", "fall_of", "singular_point"]
+__all__ = ["Fall", "fall_of", "growth_of", "singular_point"]
 
 Array = NDArray[np.float64]
 
@@ -135,6 +142,58 @@ def _directions(count: int, rng: np.random.Generator) -> Array:
     corners = np.sign(rng.normal(size=(count, _DIRECTIONS // 2)))
     free = rng.normal(size=(count, _DIRECTIONS // 2))
     return np.concatenate([axes, corners, free / np.abs(free).max(axis=0)], axis=1)
+
+
+def growth_of(expression: Any, variables: Set[Symbol]) -> float | None:
+    """The power p of a bound ``c (1 + |x|)^p`` on a formula's size, by rules on the expression.
+
+    Zero where the formula is bounded; infinity where the bound is ``exp(c (1 + |x|))``, which has all Gaussian moments
+    too; None where the rules tell no bound.
+
+    Parameters
+    ----------
+    expression : Expr
+        In terms of the functions that generated code knows.
+    variables : set of Symbol
+        The x; all other symbols are constants.
+    """
+    if not expression.free_symbols & variables:
+        return 0.0
+    if expression in variables:
+        return 1.0
+    if isinstance(expression, (Sign, Step, Sigmoid, Softmax, tanh, sin, cos)):
+        return 0.0
+    if isinstance(expression, Pow):
+        return _growth_of_power(*expression.args, variables)
+    if isinstance(expression, exp) and _with_assumptions(expression.args[0]).is_nonpositive:
+        return 0.0
+    if not isinstance(expression, (Add, Mul, Modulus, Relu, Softplus, exp, cosh, sinh, log)):
+        return None
+    powers = [growth_of(one, variables) for one in expression.args]
+    known = [power for power in powers if power is not None]
+    if len(known) < len(powers):
+        return None
+    if isinstance(expression, (exp, cosh, sinh)):
+        return inf if known[0] <= 1 else None
+    if isinstance(expression, log):  # log(1 + x) <= x, and of an exponential it is a line
+        return min(known[0], 1.0) if _has_positive_bound(expression.args[0]) else None
+    return sum(known) if isinstance(expression, Mul) else max(known)
+
+
+def _growth_of_power(base: Any, power: Any, variables: Set[Symbol]) -> float | None:
+    """As `growth_of`, of a power of a formula."""
+    if not power.is_number or not power.is_real:
+        return None
+    if power.is_negative:
+        return 0.0 if _has_positive_bound(base) else None
+    below = growth_of(base, variables)
+    return None if below is None else below * float(power)
+
+
+def _has_positive_bound(expression: Any) -> bool:
+    """Whether an expression is a positive number and what is nowhere negative."""
+    number, rest = expression.as_coeff_Add()
+    return bool(number.is_positive and _with_assumptions(rest).is_nonnegative)
 
 
 def _present(expressions: Sequence[Expr], variables: Sequence[Symbol]) -> list[Symbol]:

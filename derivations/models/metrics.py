@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sympy import Abs, Add, S, Symbol, lambdify
 
+from derivations.models.bounds import growth_of
 from derivations.models.functions import NUMPY_FUNCTIONS, Sign, Step, with_known_functions
 from derivations.models.model import parameter_symbol
 from derivations.models.scalar import formula_loss
@@ -63,10 +64,13 @@ class MetricFunction:
         Of every symbol's values, as a list of the metrics' values and then of the sizes of their jumps.
     noisy : bool
         Whether any metric takes the noise of the labels.
+    growths : tuple of float or None
+        How fast each metric grows with what is drawn, see `growth_of`.
     """
 
     function: Callable[..., Any]
     noisy: bool
+    growths: tuple[float | None, ...]
 
     def __call__(self, h: Array, k: Array, noise: Array, clusters: Array, parameters: Array) -> tuple[Array, Array]:
         """The metrics of fields (L, r, N) and (L, t, N), noise (L L, N), and of numbers of clusters and loss.
@@ -97,9 +101,11 @@ def metric_function(
     read = [metric_expression(text, length, columns, teacher_rank, parameters) for text in texts]
     expressions, symbols = [expression for expression, _ in read], read[0][1]
     arguments = [x for group in symbols for x in group]
-    jumps = [_jump(one, {*symbols.student, *symbols.teacher, *symbols.noise}) for one in expressions]
+    drawn = {*symbols.student, *symbols.teacher, *symbols.noise}
+    jumps = [_jump(one, drawn) for one in expressions]
     function = lambdify(arguments, [*expressions, *jumps], [NUMPY_FUNCTIONS, "numpy"], cse=True)
-    return MetricFunction(function, any(one.has(*symbols.noise) for one in expressions))
+    noisy = any(one.has(*symbols.noise) for one in expressions)
+    return MetricFunction(function, noisy, tuple(growth_of(one, drawn) for one in expressions))
 
 
 def _jump(expression: Any, drawn: set[Any]) -> Any:

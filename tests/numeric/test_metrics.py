@@ -11,7 +11,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 import attnphase as ap
 from attnphase.checks.comparison import compare
@@ -29,6 +32,8 @@ from attnphase.state_evolution.metrics import metric_means
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.refinement import line_of_parts
+from derivations.models.bounds import growth_of
+from derivations.models.metrics import metric_expression, metric_function
 from tests.numeric.test_sample_law import tilted
 from tests.numeric.test_stated_errors import assert_calibrated
 
@@ -231,6 +236,73 @@ def test_metrics_without_a_variance_have_no_number():
     problem = replace(MIXED, metrics=Metrics.of(found))
     law = System.of(problem).sample_law
     assert_without_variance(metric_means(problem, law, overlaps, 256), list(problem.metrics))
+
+
+@example(far=35.0, steep=8.0, q=1.0, size=1.0, of=False)  # grows all the way to where growth is tried
+@settings(max_examples=5)
+@given(
+    far=st.floats(3, 60), steep=st.floats(0.3, 400), q=st.floats(0.02, 40), size=st.floats(1e-3, 1e3), of=st.booleans()
+)
+def test_bounded_metrics_have_a_number_however_far_out_they_change(
+    far: float, steep: float, q: float, size: float, of: bool
+):
+    """A share of wrong labels under a margin of so many deviations is ``Phi(-margin)``."""
+    deviation = SIGMA if of else np.sqrt(q)
+    margin = f"({'k' if of else 'h'} - {far * deviation})"
+    formulas = {
+        "step": f"{size}*(1 + sign({margin}))/2",
+        "sigmoid": f"sigmoid({steep}*{margin})**2",
+        "square": f"relu({margin})**2",
+        "ramp": f"exp(-relu(-{15 / deviation}*{margin}))",
+        "log": f"log(1 + relu({margin}))*(1 + sign({margin}))",
+    }
+    problem = replace(LOGISTIC, metrics=Metrics.of(formulas))
+    overlaps = replace(OVERLAPS, q=np.full((1, 1, 1), q), theta=np.full((1, 1, 1), 0.3 * SIGMA * np.sqrt(q)))
+    means = metric_means(problem, System.of(problem).sample_law, overlaps, 1024)
+    assert np.isfinite(means).all()
+    values, _, jumps = means[..., list(problem.metrics).index("step")].T / size
+    error = np.hypot(values.std(ddof=1) / 4, np.sqrt(jumps.mean() / len(jumps) / size))
+    assert abs(values.mean() - norm.sf(far)) <= 4 * error < 1e-3
+
+
+def test_what_changes_far_out_may_have_no_variance():
+    """Zero out to 18 deviations, or growing as a square's exponential only beyond; and in steps of a bounded size."""
+    formulas = {"cut_not": "exp(h**2)*(1 + sign(h - 17))", "cut_has": "exp(0.2*h**2)*(1 + sign(h - 17))"}
+    formulas |= {"below_has": "exp(-h**2)*sign(h - 20)", "sum_not": "tanh(h) + exp(k**2)"}
+    problem = replace(LOGISTIC, metrics=Metrics.of(formulas))
+    means = metric_means(problem, System.of(problem).sample_law, OVERLAPS, 256)
+    assert_without_variance(means, list(problem.metrics))
+
+
+@pytest.mark.parametrize(
+    ("text", "power"),
+    [
+        ("tanh(h**2*k)*sign(h) + sigmoid(exp(h))", 0.0),
+        ("1/(1 + h**2) + exp(-h**2 - abs(k))", 0.0),
+        ("h**2*abs(k)*cos(h) + 3", 3.0),
+        ("log(2 + h**6)", 1.0),
+        ("relu(h)**1.5 + 1/(1 + exp(h))", 1.5),
+        ("h*exp(3*abs(h) - k)", np.inf),
+        ("exp(h**2)", None),
+        ("h/k", None),
+        ("log(abs(h))", None),
+        ("cosh(h*k)", None),
+    ],
+)
+def test_rules_bound_how_fast_a_formula_grows(text: str, power: float | None):
+    """And no larger field contradicts them: sizes at 1e3, over the power of the radius, exceed no others by much."""
+    expression, symbols = metric_expression(text, 1, 1, 1)
+    found = growth_of(expression, {*symbols.student, *symbols.teacher})
+    assert found == power
+    assert growth_of(expression, set()) == 0
+    if power is not None and np.isfinite(power):
+        function, angles, none = metric_function((text,), 1, 1, 1), np.linspace(0, 2 * np.pi, 97), np.zeros(1)
+        sizes = []
+        for radius in (30.0, 1e3):
+            h, k = (radius * turn(angles)[None, None] for turn in (np.cos, np.sin))
+            values, _ = function(h, k, np.zeros((1, 97)), none, none[:0])
+            sizes.append(np.abs(values).max() / (1 + radius) ** power)
+        assert sizes[1] < 2 * sizes[0]
 
 
 def test_densities_count_for_the_variance_of_metrics():

@@ -515,3 +515,27 @@ def test_moments_are_of_the_regulariser_that_was_given(kind, r):
     regularizer, rows = chosen.rows(r), gaussians(51, r, 2)
     found, expected = row_moments(regularizer, *rows), quadrature_moments(regularizer, *rows)
     assert_allclose(found.second, expected.second, rtol=0, atol=(1e-10, 1e-3, 1e-14)[r - 1] * expected.second.max())
+
+
+@pytest.mark.parametrize(
+    ("given_as", "held"),
+    [
+        ({"kind": "ridge", "strength": 0.3}, False),
+        ({"kind": "lasso", "strength": 1e-6}, True),
+        ({"kind": "elastic-net", "strength": 0.2, "ridge": 0.7}, True),
+        ({"kind": "group-lasso", "strength": 0.2}, True),
+        ({"kind": "expression", "expression": "0.2*abs(w) + w**4"}, True),
+        ({"kind": "expression", "expression": "0.2*abs(w) + 0.1*w"}, True),
+        ({"kind": "expression", "expression": "0.2*abs(w) + 0.2*w"}, False),
+        ({"kind": "expression", "expression": "0.2*abs(w - 1)"}, False),
+        ({"kind": "expression", "expression": "0.2*sqrt(w**2 + 0.1)"}, False),
+        ({"kind": "prox", "prox": f"{MODULE}:soft"}, True),
+        ({"kind": "prox", "prox": f"{MODULE}:huber", "ridge": 0.1}, False),
+    ],
+)
+def test_which_penalties_hold_a_weight_at_zero(given_as, held):
+    """Those of which zero is inside the slopes at zero: then small sources leave a weight there."""
+    rows = Regularizer(**given_as).rows(2)
+    assert rows.holds_zero == held
+    small = np.array([[1e-7, -1e-7]]) * (1e-2 if held else 1)
+    assert (rows.minimise(np.eye(2)[None], small) == 0).all() == held
