@@ -38,7 +38,6 @@ _NEAR = 0.01  # of what is known, up to which replicates of lattices move alike
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
 _ABOVE = 2.0  # times the least share of V that is resolved
-_KNOWN = 1e-12  # share of V where the fields count as known
 _LEARNS = 2.0  # times that what is known grows in the first map, from where it does not go back to nothing
 
 
@@ -472,9 +471,7 @@ def _noise_entropy(model: PosteriorModel, evolution: Evolution) -> Array:
     """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known; NaN if it is infinite."""
     if model.channel.exact:
         return np.full(evolution.replicates, np.nan)
-    if model.channel.noise_entropy is not None:
-        return np.full(evolution.replicates, model.channel.noise_entropy)
-    return evolution.moments(_KNOWN * evolution.rho).log_evidence
+    return evolution.noise_entropies()
 
 
 def _scatter(values: Array) -> Array:
