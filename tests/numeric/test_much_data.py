@@ -97,7 +97,7 @@ def test_a_noisy_line_is_learned_as_it_is_by_hand(alpha):
 @pytest.mark.parametrize("V", [0.9e-4, 1e-4, 3e-7])
 def test_what_labels_tell_little_of_a_field_is_linear_in_it(V):
     """The gain V^2 / (Delta + V) by coarse lattices too, also where those of the fields and of what is known agree."""
-    plane = model_of(one_token(0.1), "linear").channel.sums
+    plane = model_of(one_token(0.1), "k").channel.sums
     assert isinstance(plane, LabelPlane)
     law = FieldLaw(np.eye(1), np.zeros(1), np.sqrt([1 - V]), np.sqrt([V]))
     found = [plane.means(law, 2, np.random.default_rng([7, seed])).gain.item() for seed in range(4)]

@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 PRECISION = 1e-10
-"""Relative precision of the sample complexity of a point: that of the root which it is."""
+"""Relative precision of the sample complexity of a point, as a root."""
 
 _JUMP = 1e-3  # relative change of alpha that counts
 _MOST_LEFT = 0.9  # of a step of alpha, in the next one
-_FLAT = 0.1  # of the square root of alpha's relative error: how near to a turning point that error hides it
-_NEAR = 1e-5  # in the logarithm of the odds: its square is the error of a line
+_FLAT = 0.3  # of the square root of alpha's relative error, which hides a turning point up to there
+_NEAR = 1e-5  # relative distance of a point, whose square is the error of a line
 _MOST_SEARCHED, _MOST_STEPS, _ROUNDS = 25, 12, 2
 
 
@@ -54,6 +54,8 @@ class PointAtShare:
     V : (P, t, t) array
     told : float
         Share of what is unknown before a label that the label tells.
+    precision : float
+        Relative error of the sample complexity that all replicates have in common.
     """
 
     rest: float
@@ -63,6 +65,7 @@ class PointAtShare:
     slopes: Array
     V: Array
     told: float
+    precision: float = PRECISION
 
     @property
     def share(self) -> float:
@@ -87,7 +90,7 @@ class PointAtShare:
     @property
     def error(self) -> float:
         """Standard error of the sample complexity."""
-        return float(np.hypot(scatter(self.alphas), PRECISION * self.alpha))
+        return float(np.hypot(scatter(self.alphas), self.precision * self.alpha))
 
 
 At = Callable[[float, Array], PointAtShare]
@@ -190,12 +193,12 @@ def _refined(at: At, curve: list[PointAtShare], place: int, sign: float) -> Poin
     here = curve[place]
     if not 0 < place < len(curve) - 1:
         return here
-    error = max(scatter(here.alphas) / here.alpha, PRECISION)
+    error = here.error / here.alpha  # of a turning point it is the square of that of its place
     found: Any = minimize_scalar(
         lambda odds: sign * at(_rest(odds), here.V).alpha,
         bounds=(curve[place - 1].odds, curve[place + 1].odds),
         method="bounded",
-        options={"xatol": max(_FLAT * np.sqrt(error), np.sqrt(PRECISION)), "maxiter": _MOST_SEARCHED},
+        options={"xatol": _FLAT * np.sqrt(error), "maxiter": _MOST_SEARCHED},
     )
     turn = at(_rest(found.x), here.V)
     return turn if sign * turn.alpha < sign * here.alpha else here
@@ -254,7 +257,7 @@ def crossing(at: At, found: Branches, known: AllKnown | None, exact: bool) -> tu
             upper, steeper, rest = over.free_entropies + over.slopes * (alpha - over.alpha), over.slope, 0.0
         slope = max(steeper - below.slope, 1e-12)
         step = float((lower - upper).mean()) / slope
-        errors = np.array([scatter(lower - upper) / slope, rest / slope, PRECISION * alpha])
+        errors = np.array([scatter(lower - upper) / slope, rest / slope, end.precision * alpha])
         alpha += step
     which = of_others(alpha)[1]
     statement = "the free entropies cross"
@@ -268,20 +271,25 @@ def _rest(odds: float) -> float:
 
 
 def _at_alpha(at: At, branch: list[PointAtShare], alpha: float) -> PointAtShare:
-    """The point of a branch at a sample complexity, or one so near that its free entropy is linear up to there."""
+    """The point of a branch at a sample complexity, or one so near that its free entropy is linear up to there.
+
+    New points are added to the branch.
+    """
     place = int(np.searchsorted([point.alpha for point in branch[1:-1]], alpha))
-    before, after = branch[place : place + 2]
-    latest = before
+    ends = before, after = branch[place : place + 2]
+    new = list[PointAtShare]()
 
     def excess(odds: float) -> float:
-        nonlocal latest
-        latest = at(_rest(odds), before.V)
-        return latest.alpha - alpha
+        found = next((end for end in ends if end.odds == odds), None)
+        if found is None:
+            new.append(found := at(_rest(odds), before.V))
+        return 0.0 if abs(found.alpha - alpha) < _NEAR * alpha else found.alpha - alpha
 
-    if before.alpha == 0 or not before.alpha < alpha < after.alpha:
-        return min((before, after), key=lambda point: abs(point.alpha - alpha))
-    brentq(excess, before.odds, after.odds, xtol=_NEAR, maxiter=_MOST_STEPS, disp=False)
-    return latest
+    if before.alpha > 0 and before.alpha < alpha < after.alpha and excess(before.odds) and excess(after.odds):
+        brentq(excess, before.odds, after.odds, maxiter=_MOST_STEPS, disp=False)
+    branch[place + 1 : place + 1] = sorted(new, key=lambda point: point.odds)
+    near = before if before.alpha == 0 and alpha < after.alpha else None
+    return near or min((*ends, *new), key=lambda point: abs(point.alpha - alpha))
 
 
 def _entropy(points: list[PointAtShare], alpha: float) -> float:

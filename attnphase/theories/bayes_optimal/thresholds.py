@@ -249,7 +249,12 @@ def _point_at(
     inverse = np.linalg.inv(V)
     left, told = (float(np.einsum("pij,spji->", inverse, x)) for x in (moments.spread, moments.gain))  # pyright: ignore[reportPossiblyUnboundVariable]
     slopes = moments.log_evidence  # pyright: ignore[reportPossiblyUnboundVariable]
-    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told / (left + told))  # pyright: ignore[reportPossiblyUnboundVariable]
+    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told / (left + told), _precision(evolution))  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def _precision(evolution: Evolution) -> float:
+    """Relative error that all replicates have in common: that of roots, or of the ends of lattices."""
+    return PRECISION if evolution.channel.sums is None else max(PRECISION, evolution.channel.tolerance)
 
 
 def _alpha(evolution: Evolution, q_hat: Array, rest: float) -> float:
@@ -297,7 +302,7 @@ def _origin(evolution: Evolution) -> PointAtShare:
 
 
 def _all_known(evolution: Evolution) -> AllKnown | None:
-    """The point where all is known, which is a fixed point of finitely many values but for an exponentially small rest."""
+    """The point where all but an exponentially small rest is known, of finitely many values."""
     mixture = evolution.prior.mixture
     if mixture is None or not evolution.prior.is_discrete or evolution.channel.exact:
         return None
@@ -316,8 +321,8 @@ def _rests(evolution: Evolution) -> Array:
     last = _REST if evolution.channel.exact else _REST_WITH_NOISE
     if evolution.prior.is_discrete:  # what is all but known may lie beyond
         last = min(max(_REST, _least(evolution)), last)
-    ends = (float(np.log1p(-rest) - np.log(rest)) for rest in (before - _LOWEST, last))
-    return 1 / (1 + np.exp(np.linspace(*ends, _SHARES)))
+    first, end = (float(np.log1p(-rest) - np.log(rest)) for rest in (before - _LOWEST, last))
+    return 1 / (1 + np.exp(np.linspace(first, end, _SHARES)))
 
 
 def _goes_on(evolution: Evolution, curve: list[PointAtShare]) -> bool:
