@@ -301,6 +301,12 @@ class Evolution:
             terms |= {"overlap": np.einsum("pij,pji->", V, q_hat) / 2, "prior": -self.prior.weights @ information}
         return sum(np.asarray(term) for term in terms.values()) + np.zeros(self.replicates)
 
+    def told(self, V: Array) -> float:
+        """The share of what is unknown before a label that the label tells: a half where it is as large as noise."""
+        inverse, moments = np.linalg.inv(V), self.moments(V)
+        left, told = (float(np.einsum("pij,spji->", inverse, x)) for x in (moments.spread, moments.gain))
+        return told / (left + told)
+
     def noise_entropies(self) -> Array:
         """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known, of every replicate."""
         known = self.channel.noise_entropy

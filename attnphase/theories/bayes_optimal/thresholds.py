@@ -237,7 +237,8 @@ def _point_at(
             return PointAtShare(rest, alpha, unknown, unknown, unknown, V, alpha)
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
         image = image if sector is None else sector.hold(image)
-        moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * np.abs(rho - V).max()
+        size = min(np.abs(rho - V).max(), np.abs(V).max())  # of the smaller one: either may nearly vanish
+        moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * size
         left = _MAX_MAPS - 1 - maps
         if not (moved and left) or alpha == last:
             break
@@ -246,10 +247,9 @@ def _point_at(
         last, V = alpha, image
     alphas = _alphas(evolution, each, rest)  # pyright: ignore[reportPossiblyUnboundVariable]
     entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
-    inverse = np.linalg.inv(V)
-    left, told = (float(np.einsum("pij,spji->", inverse, x)) for x in (moments.spread, moments.gain))  # pyright: ignore[reportPossiblyUnboundVariable]
+    told = evolution.told(V)
     slopes = moments.log_evidence  # pyright: ignore[reportPossiblyUnboundVariable]
-    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told / (left + told), _precision(evolution))  # pyright: ignore[reportPossiblyUnboundVariable]
+    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told, _precision(evolution))  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _precision(evolution: Evolution) -> float:
