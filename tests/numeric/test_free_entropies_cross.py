@@ -192,6 +192,22 @@ def test_a_third_fixed_point_may_have_the_higher_free_entropy():
     assert "third fixed point" in check(linear_label, law, 1e-3)["information_theoretic"].statement
 
 
+def test_even_labels_may_tell_all_before_they_tell_a_little():
+    """``k^2`` and noise, of signs: below weak recovery nothing known competes with all known, both in closed form."""
+    noise = 1e-3
+    found = bayes_optimal_thresholds(model_of(problem_of(SIGNS, noise), "k**2"))
+    k, w = nodes(np.linspace(0, 9, 251))
+    y, of_y = nodes(np.concatenate([np.linspace(-0.4, 1, 41), np.linspace(1.5, 81, 60)]))
+    w = w * np.exp(-(k**2) / 2) / (np.pi * np.sqrt(noise))
+    density = np.array([w @ np.exp(-((one - k**2) ** 2) / 2 / noise) for one in y])
+    nothing = of_y @ (density * np.log(density))
+    crossing = np.log(2) / (-np.log(2 * np.pi * np.e * noise) / 2 - nothing)
+    assert crossing < 0.7 * found["weak_recovery"].alpha
+    threshold = found["information_theoretic"]
+    assert abs(threshold.alpha - crossing) <= 5 * threshold.standard_error
+    assert threshold.standard_error < 1e-5
+
+
 def test_the_sample_complexity_of_full_knowledge_has_an_error_of_what_is_left():
     """Without noise a sparse weight needs as many labels as there are weights that are not zero."""
     problem = problem_of(sparse(0.23), 0.0)
