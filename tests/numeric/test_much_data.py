@@ -97,7 +97,7 @@ def test_a_noisy_line_is_learned_as_it_is_by_hand(alpha):
 @pytest.mark.parametrize("V", [0.9e-4, 1e-4, 3e-7])
 def test_what_labels_tell_little_of_a_field_is_linear_in_it(V):
     """The gain V^2 / (Delta + V) by coarse lattices too, also where those of the fields and of what is known agree."""
-    plane = model_of(one_token(0.1), "linear").channel.sums
+    plane = model_of(one_token(0.1), "k").channel.sums
     assert isinstance(plane, LabelPlane)
     law = FieldLaw(np.eye(1), np.zeros(1), np.sqrt([1 - V]), np.sqrt([V]))
     found = [plane.means(law, 2, np.random.default_rng([7, seed])).gain.item() for seed in range(4)]
@@ -146,10 +146,12 @@ def test_what_is_recovered_has_converged(alpha):
 @pytest.mark.parametrize("start", Start)
 def test_a_nearly_marginal_point_is_followed_to_its_end(start):
     """At alpha = 1 with little noise V^2 + V Delta = rho Delta: a residual of 1e-7 is 3 % away from there."""
-    model, noise = model_of(one_token(1e-12), "linear"), 1e-12
+    model, noise = model_of(one_token(1e-12), "k"), 1e-12  # a formula, whose posterior is drawn
     rho = float(model.prior.rho[0, 0, 0])
     point = solve_bayes_optimal(model, 1.0, start)
     exact = (np.sqrt(noise**2 + 4 * rho * noise) - noise) / 2
+    closed = solve_bayes_optimal(model_of(one_token(1e-12), "linear"), 1.0, start)
+    assert (closed.status, closed.V.item()) == (Status.converged, pytest.approx(exact, rel=1e-6))
     assert point.status is Status.converged
     assert point.V.item() == pytest.approx(exact, abs=4 * point.errors["V"].item())
     assert point.V.item() == pytest.approx(exact, rel=5e-3)

@@ -21,6 +21,7 @@ from attnphase.theories.bayes_optimal.symmetries import all_rotations
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
 
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
+_KNOWN = 1e-20  # share of V where the fields count as known: of their deviations rounding leaves six digits
 _UNDERFLOW = 1e-100  # share of rho that is always left of weights that are nearly known, so that 1 / V^2 is a number
 
 
@@ -299,6 +300,19 @@ class Evolution:
             information = mixture.unknown(self.prior.noise(q_hat))[1]
             terms |= {"overlap": np.einsum("pij,pji->", V, q_hat) / 2, "prior": -self.prior.weights @ information}
         return sum(np.asarray(term) for term in terms.values()) + np.zeros(self.replicates)
+
+    def told(self, V: Array) -> float:
+        """The share of what is unknown before a label that the label tells: a half where it is as large as noise."""
+        inverse, moments = np.linalg.inv(V), self.moments(V)
+        left, told = (float(np.einsum("pij,spji->", inverse, x)) for x in (moments.spread, moments.gain))
+        return told / (left + told)
+
+    def noise_entropies(self) -> Array:
+        """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known, of every replicate."""
+        known = self.channel.noise_entropy
+        if known is not None:
+            return np.full(self.replicates, known)
+        return self.moments(_KNOWN * self.rho).log_evidence
 
     def _scalar_mean(self, values: Array) -> Array:
         values = np.broadcast_to(values, (len(self.prior.weights), 1, 1))

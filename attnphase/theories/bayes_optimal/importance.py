@@ -25,7 +25,7 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.theories.bayes_optimal.channel import Fields, Posterior, blocks, draw_sets
 from attnphase.theories.bayes_optimal.drawn import Drawn, Draws, log_normal, log_sum, two_moments, two_of_pairs
-from attnphase.theories.bayes_optimal.lattices import LATTICE_FEW_NODES, LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
+from attnphase.theories.bayes_optimal.lattices import LATTICE_FEW_NODES, LATTICE_NODES, LATTICE_TOLERANCE, Sums
 from attnphase.theories.bayes_optimal.response import Response, of_noisy_labels
 
 __all__ = ["Noisy", "Target"]
@@ -76,7 +76,7 @@ class Noisy(Drawn):
     draws : int
         From the prior, and from the peak, for each node; a power of two.
     seed : int
-    sums : LabelPlane, optional
+    sums : Sums, optional
         Where it is given, draws are for what is no mean over labels.
     shares : tuple of float
         Probabilities of the choices of clusters that nobody sees.
@@ -90,7 +90,7 @@ class Noisy(Drawn):
     images: tuple[tuple[tuple[float, ...], ...], ...]
     draws: int = 32
     seed: int = 0
-    sums: LabelPlane | None = None
+    sums: Sums | None = None
     shares: tuple[float, ...] = (1.0,)
     exact = False
 

@@ -26,6 +26,7 @@ from attnphase.theories.bayes_optimal.label_channels import (
     without_noise,
 )
 from attnphase.theories.bayes_optimal.lattices import LATTICE_REPLICATES
+from attnphase.theories.bayes_optimal.linear import LinearSums
 from attnphase.theories.bayes_optimal.preimages import leave_a_sign
 from attnphase.theories.bayes_optimal.readout import Readout, ScoreError, SignError, SquareError
 from attnphase.theories.bayes_optimal.request import channel_of
@@ -170,8 +171,8 @@ def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
         target = _absolute if even else _itself
         if noise == 0:
             return Preimages(even), SquareError(target)
-        images, plane = (turns(1, TURNS), None) if even else (turns(1, TURNS)[:1], plane_of(problem, target, 1, 1))
-        return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, plane), SquareError(target)
+        images, sums = (turns(1, TURNS), None) if even else (turns(1, TURNS)[:1], LinearSums(noise))
+        return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, sums), SquareError(target)
     return of_formula(problem, channel)
 
 

@@ -37,8 +37,8 @@ _NEGLIGIBLE = 1e-9  # displacement of a replicate, over the point
 _NEAR = 0.01  # of what is known, up to which replicates of lattices move alike
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
+_TOLD, _LESS = 0.5, 1e-2  # of less than the noise that labels tell, the informed start has; from share to share
 _ABOVE = 2.0  # times the least share of V that is resolved
-_KNOWN = 1e-12  # share of V where the fields count as known
 _LEARNS = 2.0  # times that what is known grows in the first map, from where it does not go back to nothing
 
 
@@ -410,7 +410,12 @@ def _first(model: PosteriorModel, start: Start) -> Array:
     """V at a start: all but nothing; a little less than what is unknown before labels; a share for each direction."""
     if start is Start.informed:
         least = np.exp(Coordinates(model.prior.rho, model.channel.resolution).least)
-        return max(_INFORMED, _ABOVE * float(least)) * model.prior.rho
+        evolution, least = model.evolution(model.channel.coarsest), _ABOVE * float(least)
+        share = max(_INFORMED, least)
+        # a fixed point as small as the noise has an unstable one near it, beyond which it is lost
+        while not model.channel.exact and share > least and evolution.told(share * evolution.rho) > _TOLD:
+            share = max(share * _LESS, least)
+        return share * model.prior.rho
     if start is Start.asymmetric:
         return told_apart(model.prior.rho)
     before = model.evolution(model.channel.coarsest).overlaps(np.zeros_like(model.prior.rho))[1]
@@ -472,9 +477,7 @@ def _noise_entropy(model: PosteriorModel, evolution: Evolution) -> Array:
     """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known; NaN if it is infinite."""
     if model.channel.exact:
         return np.full(evolution.replicates, np.nan)
-    if model.channel.noise_entropy is not None:
-        return np.full(evolution.replicates, model.channel.noise_entropy)
-    return evolution.moments(_KNOWN * evolution.rho).log_evidence
+    return evolution.noise_entropies()
 
 
 def _scatter(values: Array) -> Array:

@@ -10,10 +10,11 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.theories.bayes_optimal.coordinates import Coordinates
+from attnphase.theories.bayes_optimal.crossing import PointAtShare
 from attnphase.theories.bayes_optimal.evolution import Evolution, joined
 from attnphase.theories.bayes_optimal.labels import Labels
 
-__all__ = ["KICK", "Growth", "PointAtShare", "Sector", "first_instability", "growth", "told_apart"]
+__all__ = ["KICK", "Growth", "Sector", "first_instability", "growth", "told_apart"]
 
 KICK = 0.1  # by which the columns are told apart, relative to what is known
 
@@ -90,29 +91,6 @@ def told_apart(rho: Array) -> Array:
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0]
     shares = np.arange(1, rank + 1) / (rank + 1)
     return root @ ((turn * shares) @ turn.T) @ root
-
-
-@dataclass(frozen=True, eq=False)
-class PointAtShare:
-    """A fixed point with a given share known.
-
-    Attributes
-    ----------
-    share, alpha : float
-    alphas : (S,) array
-        Of the replicates by themselves.
-    free_entropies : (S,) array
-    slope : float
-        Derivative of the free entropy in alpha: the mean logarithm of the evidence.
-    V : (P, t, t) array
-    """
-
-    share: float
-    alpha: float
-    alphas: Array
-    free_entropies: Array
-    slope: float
-    V: Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,19 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 from attnphase.arrays import Array
 from attnphase.processes.progress import Callback, silent
 from attnphase.state_evolution.branches import ERRORS
+from attnphase.theories.bayes_optimal.crossing import (
+    PRECISION,
+    AllKnown,
+    PointAtShare,
+    branches,
+    crossing,
+    remainder,
+    root,
+    scatter,
+)
 from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.fibres import Fibres
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import PosteriorModel
-from attnphase.theories.bayes_optimal.specialisation import KICK, PointAtShare, Sector, first_instability, told_apart
+from attnphase.theories.bayes_optimal.specialisation import KICK, Sector, first_instability, told_apart
 
 __all__ = ["BayesOptimalThreshold", "bayes_optimal_thresholds"]
 
@@ -31,15 +39,16 @@ _ON_CURVE = {Fibres: 64, Labels: 128}  # nodes in a replicate, of channels whose
 _FINER = 16  # times as many, or draws for each, for the point where symmetry breaks
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
 _SHARES = 36
-_LOWEST = 1e-3  # shares known, where the curve is followed
-_HIGHEST, _HIGHEST_WITH_NOISE = 1 - 1e-10, 0.999
+_LOWEST = 1e-3  # least share known on a curve
+_REST, _REST_WITH_NOISE = 1e-10, 1e-3  # least shares unknown, to which a curve has even steps
+_STEP, _LEAST_REST = 0.85, 1e-20  # of the logarithm of odds beyond; where no field of unit size has a digit less
+_LINEAR = 0.01  # share that labels tell of what is unknown, below which ever more labels are needed for less of it
+_NEAR_NOTHING = 1e-12  # share known at the fixed point without labels
 _EVEN = 1e-10  # mean square of E[k | Y] below which it is zero: places of jumps are known to rounding
 _RESOLVED = 10.0  # times the least V that the channel resolves
 _CONVERGED, _MAX_MAPS = 1e-6, 60
 _SETTLED = 0.1  # of alpha's error, of points that no symmetry holds
-_JUMP = 1e-3  # relative fall of alpha that counts
-_KNOWN = 1e-12  # share of V where the fields count as known
-_CERTAIN = 1e-6  # mean logarithm of the evidence there, below which the fields determine the labels
+_CERTAIN = 1e-6  # mean logarithm of the evidence where all is known, below which the fields determine the labels
 
 
 @dataclass(frozen=True)
@@ -92,21 +101,7 @@ def bayes_optimal_thresholds(
     fine = _finer(model, evolution, min(times, _FINER) if max_nodes is None else times)
     callback(f"weak recovery at {weak.alpha:.4g}, the curve of fixed points")
     specialisation, curve = _specialisation(evolution, fine, callback)
-    highest = _summit(evolution, curve)
-    end = curve[-1]
-    if highest is None:
-        none = BayesOptimalThreshold(float("nan"), float("nan"), "no jump: what is known grows steadily with alpha")
-        algorithmic = theoretic = none
-    else:
-        algorithmic = BayesOptimalThreshold(highest.alpha, _error(highest.alphas), "the uninformed fixed point jumps")
-        theoretic = _crossing(evolution, curve, highest)
-    if highest is not None and _falls_to_all_known(evolution, curve) and abs(_known_slope(evolution)) < _CERTAIN:
-        perfect = BayesOptimalThreshold(highest.alpha, algorithmic.standard_error, "from here on everything is known")
-    elif model.channel.exact:
-        last = end if highest is None or end.alpha > highest.alpha else highest
-        perfect = BayesOptimalThreshold(last.alpha, _error(last.alphas), "from here on everything is known")
-    else:
-        perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
+    algorithmic, theoretic, perfect = _of_curve(evolution, curve, weak)
     return {
         "weak_recovery": weak,
         "specialisation": specialisation,
@@ -114,6 +109,37 @@ def bayes_optimal_thresholds(
         "information_theoretic": theoretic,
         "perfect_recovery": perfect,
     }
+
+
+def _of_curve(
+    evolution: Evolution, curve: list[PointAtShare], weak: BayesOptimalThreshold
+) -> tuple[BayesOptimalThreshold, BayesOptimalThreshold, BayesOptimalThreshold]:
+    """The algorithmic and the information-theoretic threshold, and that of perfect recovery."""
+
+    def at(rest: float, V: Array) -> PointAtShare:
+        return _point_at(evolution, rest, V)
+
+    end, exact = curve[-1], evolution.channel.exact
+    found = branches(at, curve, _origin(evolution))
+    known = _all_known(evolution)
+    if not found.summits:
+        seen = f"up to a share of {end.share_text} at alpha = {end.alpha:.4g}"
+        none = BayesOptimalThreshold(
+            float("nan"), float("nan"), f"no jump: what is known grows steadily with alpha, {seen}"
+        )
+        algorithmic = theoretic = none
+    else:
+        first = found.summits[0]
+        falls_at_once = first is curve[0] and weak.alpha > 0
+        alpha, error = (weak.alpha, weak.standard_error) if falls_at_once else (first.alpha, first.error)
+        algorithmic = BayesOptimalThreshold(alpha, error, "the uninformed fixed point jumps")
+        theoretic = BayesOptimalThreshold(*crossing(at, found, known, exact))
+    if exact or (found.falls_to_the_end and known is not None and abs(known.slopes.mean()) < _CERTAIN):
+        places = [(point.alpha, point.error) for point in found.summits] + [found.limit] * exact
+        perfect = BayesOptimalThreshold(*max(places), "from here on everything is known")
+    else:
+        perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
+    return algorithmic, theoretic, perfect
 
 
 def _finer(model: PosteriorModel, evolution: Evolution, times: int) -> Evolution:
@@ -124,10 +150,6 @@ def _finer(model: PosteriorModel, evolution: Evolution, times: int) -> Evolution
     if isinstance(model.channel, Labels):
         return replace(evolution, channel=replace(model.channel, draws=times * model.channel.draws))
     return model.evolution(times * evolution.points) if type(model.channel) in _ON_CURVE else evolution
-
-
-def _error(values: Array) -> float:
-    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def _specialisation(
@@ -152,14 +174,14 @@ def _specialisation(
 
     def at_share(which: Evolution, share: float, V: Array) -> PointAtShare:
         callback(f"the place where symmetry breaks, {share:.3g} known")
-        return _point_at_share(which, share, V, sector)
+        return _point_at(which, 1 - share, V, sector)
 
     held = list[PointAtShare]()
     if evolution.rho.shape[1] == 1:
         return without("one column has no other to be told apart from")
     if evolution.round:
         return without("the sums know no direction of the columns")
-    sector = Sector.of(evolution, _point_at_share(evolution, _shares(evolution)[0], evolution.rho).V)
+    sector = Sector.of(evolution, _point_at(evolution, _rests(evolution)[0], evolution.rho).V)
     if sector.trivial:
         return without("the uninformed fixed point breaks all symmetries from the first")
     found = first_instability(evolution, fine, rising(), at_share, sector)
@@ -170,7 +192,7 @@ def _specialisation(
     known = np.linalg.eigvalsh((rho - V)[0]) / np.trace(rho[0]) * len(rho[0])
     shares = ", ".join(f"{share:.4f}" for share in known)
     statement = f"the fixed point whose directions have the shares {shares} is unstable"
-    below = [point for point in held if point.share < _known(evolution, V)]
+    below = [point for point in held if point.rest > _rest(evolution, V)]
     beyond = _points_beyond(evolution, callback, sector, V)
     return BayesOptimalThreshold(alpha, error, statement), [*below, *beyond]
 
@@ -182,7 +204,7 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
             float("nan"), float("nan"), "encodings, means or teacher.prior tell of the weights before any label"
         )
     operators, first = evolution.growth()
-    if first.mean() > _EVEN + ERRORS * _error(first):
+    if first.mean() > _EVEN + ERRORS * scatter(first):
         return BayesOptimalThreshold(
             0.0, 0.0, "labels tell of the fields at first order: weights are learned at every alpha"
         )
@@ -193,99 +215,143 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
         return BayesOptimalThreshold(float("nan"), float("nan"), "labels tell nothing of the fields at second order")
     left = np.linalg.pinv(vectors)[top]
     each = np.real(np.einsum("i,sij,j->s", left, operators, vectors[:, top]))
-    return BayesOptimalThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
+    return BayesOptimalThreshold(1 / largest, scatter(each) / largest**2, "nothing known becomes unstable")
 
 
-def _point_at_share(
-    evolution: Evolution, share: float, V: Array, sector: Sector | None = None, least: float = 0.0
+def _point_at(
+    evolution: Evolution, rest: float, V: Array, sector: Sector | None = None, least: float = 0.0
 ) -> PointAtShare:
-    """The fixed point with a share known, from a point near it.
+    """The fixed point with a share unknown, from a point near it.
 
     Maps may turn a point of no preferred direction without an end.  It is enough if all that are left would change
     alpha by less than a part of its error, each as much as the last.
     """
     rho = evolution.rho
-    V, last = _scaled(rho, V if sector is None else sector.hold(V), share), 0.0
+    V, last = _scaled(rho, V if sector is None else sector.hold(V), rest), 0.0
     for maps in range(_MAX_MAPS):
         moments = evolution.moments(V)
         each = evolution.conjugates(1.0, V, moments)
-        alpha = _alpha(evolution, each.mean(axis=0), share)
+        alpha = _alpha(evolution, each.mean(axis=0), rest)
         if not np.isfinite(alpha):  # more samples than any curve is followed to
             unknown = np.full(len(each), alpha)
-            return PointAtShare(share, alpha, unknown, unknown, alpha, V)
+            return PointAtShare(rest, alpha, unknown, unknown, unknown, V, alpha)
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
         image = image if sector is None else sector.hold(image)
-        moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * np.abs(rho - V).max()
+        size = min(np.abs(rho - V).max(), np.abs(V).max())  # of the smaller one: either may nearly vanish
+        moved = np.abs(image - V).max() > max(_CONVERGED, evolution.channel.tolerance) * size
         left = _MAX_MAPS - 1 - maps
         if not (moved and left) or alpha == last:
             break
-        if least and left * abs(alpha - last) <= least * _error(_alphas(evolution, each, share)):
+        if least and left * abs(alpha - last) <= least * scatter(_alphas(evolution, each, rest)):
             break
         last, V = alpha, image
-    alphas = _alphas(evolution, each, share)  # pyright: ignore[reportPossiblyUnboundVariable]
+    alphas = _alphas(evolution, each, rest)  # pyright: ignore[reportPossiblyUnboundVariable]
     entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
-    slope = float(moments.log_evidence.mean())  # pyright: ignore[reportPossiblyUnboundVariable]
-    return PointAtShare(share, alpha, alphas, entropies, slope, V)  # pyright: ignore[reportPossiblyUnboundVariable]
+    told = evolution.told(V)
+    slopes = moments.log_evidence  # pyright: ignore[reportPossiblyUnboundVariable]
+    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told, _precision(evolution))  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
-def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
-    """The number of samples a dimension that makes the share known, for the conjugate of one."""
+def _precision(evolution: Evolution) -> float:
+    """Relative error that all replicates have in common: that of roots, or of the ends of lattices."""
+    return PRECISION if evolution.channel.sums is None else max(PRECISION, evolution.channel.tolerance)
+
+
+def _alpha(evolution: Evolution, q_hat: Array, rest: float) -> float:
+    """The number of samples a dimension that leaves a share unknown, for the conjugate of one."""
     total = np.trace(evolution.rho, axis1=1, axis2=2).sum()
 
     def excess(log_alpha: float) -> float:
         V = evolution.overlaps(np.exp(log_alpha) * q_hat)[1]
-        rest = max(np.trace(V, axis1=1, axis2=2).sum() / total, 1e-300)  # of finitely many values it may vanish
-        return float(np.log(rest) - np.log1p(-share))
+        left = max(np.trace(V, axis1=1, axis2=2).sum() / total, 1e-300)  # of finitely many values it may vanish
+        return float(np.log(left) - np.log(rest))
 
     q_hat = positive(q_hat)
     low, high = -12.0, 12.0
     if excess(low) < 0 or excess(high) > 0:
         return float("nan")
-    return float(np.exp(_root(excess, low, high)))
+    return float(np.exp(root(excess, low, high)))
 
 
-def _alphas(evolution: Evolution, q_hats: Array, share: float) -> Array:
+def _alphas(evolution: Evolution, q_hats: Array, rest: float) -> Array:
     """As above, of the replicates."""
-    return np.array([_alpha(evolution, one, share) for one in q_hats])
+    return np.array([_alpha(evolution, one, rest) for one in q_hats])
 
 
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function is zero between two values at which its signs differ."""
-    return float(brentq(function, low, high, xtol=1e-10))  # pyright: ignore[reportArgumentType]
-
-
-def _scaled(rho: Array, V: Array, share: float) -> Array:
-    """V with a given share known: q or V multiplied, whichever is smaller."""
+def _scaled(rho: Array, V: Array, rest: float) -> Array:
+    """V with a given share unknown: q or V multiplied, whichever is smaller."""
     total = np.trace(rho, axis1=1, axis2=2).sum()
-    rest = np.trace(V, axis1=1, axis2=2).sum() / total
-    if share < 0.5 and rest < 1:
-        scaled = rho - (rho - V) * share / (1 - rest)
+    left = np.trace(V, axis1=1, axis2=2).sum() / total
+    if rest > 0.5 and left < 1:
+        scaled = rho - (rho - V) * (1 - rest) / (1 - left)
         if np.linalg.eigvalsh(scaled).min() > 0:
             return scaled
-    return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
+    return V * min(rest / left, 1.0) if rest <= left else V + (rho - V) * (rest - left) / (1 - left)
 
 
-def _known(evolution: Evolution, V: Array) -> float:
-    """Share of the fields' variance that is known."""
-    return float(1 - np.trace(V.sum(axis=0)) / np.trace(evolution.rho.sum(axis=0)))
+def _rest(evolution: Evolution, V: Array) -> float:
+    """Share of the fields' variance that is unknown."""
+    return float(np.trace(V.sum(axis=0)) / np.trace(evolution.rho.sum(axis=0)))
 
 
-def _shares(evolution: Evolution) -> Array:
-    """Shares of what can be known at which a curve has its points."""
-    known = _known(evolution, evolution.overlaps(np.zeros_like(evolution.rho))[1])
-    highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
+def _origin(evolution: Evolution) -> PointAtShare:
+    """The fixed point without labels, where the free entropy is zero; of even labels it stays one at any alpha."""
+    V = evolution.overlaps(np.zeros_like(evolution.rho))[1] * (1 - _NEAR_NOTHING)
+    slopes = evolution.moments(V).log_evidence
+    return PointAtShare(_rest(evolution, V), 0.0, 0 * slopes, 0 * slopes, slopes, V, 1.0)
+
+
+def _all_known(evolution: Evolution) -> AllKnown | None:
+    """The point where all but an exponentially small rest is known, of finitely many values."""
+    mixture = evolution.prior.mixture
+    if mixture is None or not evolution.prior.is_discrete or evolution.channel.exact:
+        return None
+    return AllKnown(float(mixture.probabilities @ np.log(mixture.probabilities)), evolution.noise_entropies())
+
+
+def _least(evolution: Evolution) -> float:
+    """Least share unknown that the channel's integrals resolve."""
+    resolved = _RESOLVED * evolution.channel.resolution / float(evolution.rho.min(axis=0).diagonal().min())
+    return max(resolved, _LEAST_REST)
+
+
+def _rests(evolution: Evolution) -> Array:
+    """Shares unknown at which a curve has its first points, in even steps of the logarithm of the odds."""
+    before = _rest(evolution, evolution.overlaps(np.zeros_like(evolution.rho))[1])
+    last = _REST if evolution.channel.exact else _REST_WITH_NOISE
     if evolution.prior.is_discrete:  # what is all but known may lie beyond
-        least = _RESOLVED * evolution.channel.resolution / float(evolution.rho.min(axis=0).diagonal().min())
-        highest = max(min(_HIGHEST, 1 - least), highest)
-    first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
-    return 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
+        last = min(max(_REST, _least(evolution)), last)
+    first, end = (float(np.log1p(-rest) - np.log(rest)) for rest in (before - _LOWEST, last))
+    return 1 / (1 + np.exp(np.linspace(first, end, _SHARES)))
+
+
+def _goes_on(evolution: Evolution, curve: list[PointAtShare]) -> bool:
+    """Whether a curve goes on to where still less is unknown.
+
+    Labels that tell the fields exactly have a last number of samples, which it comes as near to as its error.  With
+    noise, labels tell in the end little of the little that is unknown: from there on ever more of them are needed.
+    Finitely many values are then known but for an exponentially small rest, which has a free entropy of its own.
+    """
+    end = curve[-1]
+    if evolution.channel.exact:
+        return len(curve) < 3 or remainder(curve) > max(PRECISION * end.alpha, _SETTLED * scatter(end.alphas))
+    if evolution.prior.is_discrete:
+        return False
+    return end.told > _LINEAR or end.alpha < max(point.alpha for point in curve)
 
 
 def _points(evolution: Evolution, callback: Callback, sector: Sector | None = None) -> Iterator[PointAtShare]:
     """Fixed points along the share that is known, all of a sector."""
-    shares = _shares(evolution) * (1.0 if sector is None else sector.reach)
-    first = (1 - shares[0]) * evolution.rho
-    return _followed(shares, first, lambda share, V: _point_at_share(evolution, share, V, sector), callback)
+    reach = 1.0 if sector is None else sector.reach
+    rests = 1 - reach + reach * _rests(evolution)
+    return _followed(
+        evolution,
+        rests,
+        rests[0] * evolution.rho,
+        lambda rest, V: _point_at(evolution, rest, V, sector),
+        callback,
+        reach,
+    )
 
 
 def _points_beyond(evolution: Evolution, callback: Callback, sector: Sector, left: Array) -> Iterator[PointAtShare]:
@@ -294,113 +360,42 @@ def _points_beyond(evolution: Evolution, callback: Callback, sector: Sector, lef
     Columns of a point that is still in it are told apart before its maps, which lead away from it.
     """
 
-    def point(share: float, V: Array) -> PointAtShare:
+    def point(rest: float, V: Array) -> PointAtShare:
         if sector.has(V):
-            V = V + KICK * (_scaled(evolution.rho, told_apart(evolution.rho), share) - V)
-        return _point_at_share(evolution, share, V, least=_SETTLED)
+            V = V + KICK * (_scaled(evolution.rho, told_apart(evolution.rho), rest) - V)
+        return _point_at(evolution, rest, V, least=_SETTLED)
 
-    shares = _shares(evolution)
-    return _followed(shares[shares > _known(evolution, left)], left, point, callback)
+    rests = _rests(evolution)
+    return _followed(evolution, rests[rests < _rest(evolution, left)], left, point, callback)
 
 
 def _followed(
-    shares: Array, V: Array, point: Callable[[float, Array], PointAtShare], callback: Callback
+    evolution: Evolution,
+    rests: Array,
+    V: Array,
+    point: Callable[[float, Array], PointAtShare],
+    callback: Callback,
+    reach: float = 1.0,
 ) -> Iterator[PointAtShare]:
-    """The points at shares, each begun from the one before, as long as a finite alpha leads to them."""
-    for number, share in enumerate(shares.tolist()):
-        callback(f"the curve of fixed points, {share:.3g} known", number, len(shares))
-        found = point(share, V)
-        if not np.isfinite(found.alpha):
+    """The points at shares, each begun from the one before, as long as a finite alpha leads to them.
+
+    Further ones follow where the curve goes on; of a sector in which all cannot be known, there are none.
+    """
+    left, found, beyond = rests.tolist(), list[PointAtShare](), reach == 1
+    while left:
+        rest = left.pop(0)
+        callback(f"the curve of fixed points, {1 - rest:.3g} known", len(found), len(found) + 1 + len(left))
+        new = point(rest, V)
+        if not np.isfinite(new.alpha):
             return
-        yield found
-        V = found.V
+        yield new
+        found.append(new)
+        V = new.V
+        further = rest * np.exp(-_STEP)
+        if beyond and not left and further > _least(evolution) and _goes_on(evolution, found):
+            left.append(further)
 
 
 def _falls(before: PointAtShare, after: PointAtShare) -> bool:
     """Whether alpha falls between two points by more than their error."""
-    return after.alpha - before.alpha < -ERRORS * _error(after.alphas - before.alphas)
-
-
-def _summit(evolution: Evolution, curve: list[PointAtShare]) -> PointAtShare | None:
-    """Where alpha first falls along the curve by more than its error."""
-    alphas = np.array([point.alpha for point in curve])
-    for i in range(1, len(curve) - 1):
-        lowest = curve[i + int(np.argmin(alphas[i:]))]
-        rises = alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i]
-        if rises and lowest.alpha < alphas[i] * (1 - _JUMP) and _falls(curve[i], lowest):
-            before, here, after = curve[i - 1 : i + 2]
-            found: Any = minimize_scalar(
-                lambda s, V=here.V: -_point_at_share(evolution, float(s), V).alpha,
-                bounds=(before.share, after.share),
-                method="bounded",
-                options={"xatol": 1e-3, "maxiter": 12},
-            )
-            return _point_at_share(evolution, float(found.x), here.V)
-    return None
-
-
-def _crossing(evolution: Evolution, curve: list[PointAtShare], highest: PointAtShare) -> BayesOptimalThreshold:
-    """Where the free entropies below and above the jump cross."""
-    lower = [point for point in curve if point.share < highest.share] + [highest]
-    above = [point for point in curve if point.share > highest.share]
-    turn = int(np.argmin([point.alpha for point in above]))
-    upper = above[turn:]
-    if evolution.channel.exact and turn == len(above) - 1:
-        end = above[-1]
-        return BayesOptimalThreshold(
-            end.alpha, _error(end.alphas), "from here on everything known has the higher free entropy"
-        )
-    if _falls_to_all_known(evolution, curve):
-        return _crossing_with_all_known(evolution, lower)
-    low, high = max(lower[0].alpha, upper[0].alpha), min(highest.alpha, upper[-1].alpha)
-
-    def difference(alpha: float) -> float:
-        return _entropy(lower, alpha) - _entropy(upper, alpha)
-
-    if len(upper) < 2 or low >= high or difference(low) * difference(high) > 0:
-        return BayesOptimalThreshold(float("nan"), float("nan"), "the free entropies do not cross")
-    alpha = _root(difference, low, high)
-    below, over = (min(points, key=lambda p: abs(p.alpha - alpha)) for points in (lower, upper))
-    scatter = _error(below.free_entropies - over.free_entropies)
-    return BayesOptimalThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")
-
-
-def _falls_to_all_known(evolution: Evolution, curve: list[PointAtShare]) -> bool:
-    """Whether ever fewer samples lead on to where all is known: of finitely many values, that is a fixed point."""
-    alphas = [point.alpha for point in curve]
-    return evolution.prior.is_discrete and not evolution.channel.exact and len(alphas) > 1 and alphas[-1] < alphas[-2]
-
-
-def _known_slope(evolution: Evolution) -> float:
-    """Derivative of the free entropy in alpha where all is known."""
-    return float(evolution.moments(_KNOWN * evolution.rho).log_evidence.mean())
-
-
-def _crossing_with_all_known(evolution: Evolution, lower: list[PointAtShare]) -> BayesOptimalThreshold:
-    """Where the free entropy below the jump crosses that of what is known but for its exponentially small rest."""
-    mixture, slope = evolution.prior.mixture, _known_slope(evolution)
-    assert mixture is not None, "as it has finitely many values"
-    known = float(mixture.probabilities @ np.log(mixture.probabilities))
-
-    def difference(alpha: float) -> float:
-        return _entropy(lower, alpha) - known - slope * alpha
-
-    low, high = lower[0].alpha, lower[-1].alpha
-    if difference(low) * difference(high) > 0:
-        return BayesOptimalThreshold(float("nan"), float("nan"), "the free entropies do not cross")
-    alpha = _root(difference, low, high)
-    below = min(lower, key=lambda p: abs(p.alpha - alpha))
-    scatter = _error(below.free_entropies) / max(abs(below.slope - slope), 1e-12)
-    return BayesOptimalThreshold(alpha, scatter, "the free entropies cross")
-
-
-def _entropy(points: list[PointAtShare], alpha: float) -> float:
-    """Free entropy at a sample complexity, by cubic interpolation with its known slopes."""
-    from scipy.interpolate import CubicHermiteSpline
-
-    ordered = sorted(points, key=lambda point: point.alpha)
-    x = np.array([point.alpha for point in ordered])
-    keep = np.concatenate([[True], np.diff(x) > 1e-12])
-    values = [float(point.free_entropies.mean()) for point in ordered]
-    slopes = [point.slope for point in ordered]
-    return float(CubicHermiteSpline(x[keep], np.array(values)[keep], np.array(slopes)[keep])(alpha))
+    return after.alpha - before.alpha < -ERRORS * scatter(after.alphas - before.alphas)
