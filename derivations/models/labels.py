@@ -72,6 +72,10 @@ class LabelFunctions:
         given = self.fields if self.label is None else (*self.fields, self.label)
         return _compiled(self.entries, given, (len(self.entries),))
 
+    def of(self, expression: Any) -> Callable[..., Array]:
+        """Another function of the fields (..., F), (..., 1)."""
+        return _compiled((expression,), self.fields, (1,))
+
     def values_and_slopes(self) -> Callable[[Array], tuple[Array, Array]]:
         """Both, what they share being computed once."""
         count = len(self.entries)

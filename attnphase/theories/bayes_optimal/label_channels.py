@@ -23,6 +23,7 @@ from attnphase.theories.bayes_optimal.request import undetermined
 from attnphase.theories.bayes_optimal.symmetries import column_images
 
 with loaded_on_use(__name__):
+    from derivations.models import cells as symbolic_cells
     from derivations.models import formulas
     from derivations.models import labels as symbolic
 
@@ -36,6 +37,7 @@ TURNS = 8
 
 _FEWER_TURNS = 6  # where draws go along the rotations by themselves
 _MOST_LABELS = 16
+_FARTHEST = 40.0  # standard deviations: normal densities are no numbers from 38.6 on
 _DRAWS = 32  # for each component of the mixture, of labels without kinks
 _TRIED = 4096  # fields
 _SAME = 1e-12  # square of a distance of means that is rounding
@@ -154,13 +156,8 @@ def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what:
         plane = plane_of(problem, target, length, rank) if smooth and len(each) == 1 else None
         size = len(functions.entries)
         return Noisy(target, size, length, rank, noise, images, draws, seed, plane, shares), readout
-    possible = np.unique(tried.reshape(-1, tried.shape[-1]).round(9), axis=0)
-    if len(possible) <= _MOST_LABELS:
-
-        def certain(k: Array) -> Array:
-            apart = (np.abs(values(k)[..., None, :] - possible).max(axis=-1) for values in each)
-            return np.sum([share * (one < 1e-8) for share, one in zip(shares, apart, strict=True)], axis=0)
-
+    certain = _finitely_many(problem, cases)
+    if certain is not None:
         return Labels(certain, rank, seed=seed, length=length), LabelError(certain)
     if len(each) > 1:
         raise ProblemError(
@@ -169,6 +166,40 @@ def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what:
             " noise: set teacher.noise above zero.",
         )
     return without_noise(problem, next(iter(cases))), readout
+
+
+def _finitely_many(problem: Problem, cases: dict[LabelFunctions, float]) -> Callable[[Array], Array] | None:
+    """Probabilities of the labels (..., Y) of fields (..., L t) where these are finitely many; None where they are not.
+
+    Labels are constant between jumps, and signs of functions of the fields decide which one it is.
+    """
+    spectrum, tokens = measure_of(problem), np.array([token for token, _ in problem.sites])
+    reach = _FARTHEST * np.sqrt(np.diagonal(spectrum.rho, axis1=1, axis2=2))
+    middles, own = spectrum.teacher_means, [tokens == token for token in range(problem.tokens.length)]
+    low, high = (np.array(x).ravel() for x in (
+        [(middles - reach)[some].min(axis=0) for some in own], [(middles + reach)[some].max(axis=0) for some in own]
+    ))  # fmt: skip
+    found = [symbolic_cells.cells_of(case.entries, case.fields, low, high, _MOST_LABELS) for case in cases]
+    if not all(found):
+        return None
+    numbers = symbolic_cells.distinct([value for cells in found for value in cells.values])
+    if (count := max(numbers) + 1) > _MOST_LABELS:
+        return None
+    starts = np.cumsum([0, *(len(cells.values) for cells in found)])
+    parts = [
+        (share, cells, np.array(numbers[start:]), [case.of(argument) for argument in cells.arguments])
+        for (case, share), cells, start in zip(cases.items(), found, starts[:-1], strict=True)
+    ]
+
+    def certain(k: Array) -> Array:
+        flat = k.reshape(-1, k.shape[-1])
+        chances = np.zeros((len(flat), count))
+        for share, cells, labels, arguments in parts:
+            which = cells.numbers(lambda place, here, of=arguments: of[place](flat[here])[..., 0] > 0, len(flat))
+            chances[np.arange(len(flat)), labels[which]] += share
+        return chances.reshape(*k.shape[:-1], count)
+
+    return certain
 
 
 def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunctions, float]:
