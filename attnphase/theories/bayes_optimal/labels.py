@@ -17,6 +17,7 @@ from attnphase.theories.bayes_optimal.symmetries import signed_permutations
 __all__ = ["Labels"]
 
 _AT_ONCE = 2**18  # draws
+_RESOLUTION = 1e-6  # share of a field's variance
 _LEAST = 1e-300  # probability of a label, whose logarithm is taken
 
 
@@ -34,6 +35,8 @@ class Labels:
     seed : int
     length : int
         Number L of tokens.
+    variance : float
+        Of a field.
     """
 
     probabilities: Callable[[Array], Array]
@@ -41,10 +44,16 @@ class Labels:
     draws: int = 256
     seed: int = 0
     length: int = 1
+    variance: float = 1.0
     noise_dimensions, label_dimensions = 0, 1
     sums = noise_entropy = None
     exact = False
-    coarsest, most, tolerance, resolution = 16, 2**15, 1e-4, 1e-6
+    coarsest, most, tolerance = 16, 2**15, 1e-4
+
+    @property
+    def resolution(self) -> float:
+        """See `Channel`."""
+        return _RESOLUTION * self.variance
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""

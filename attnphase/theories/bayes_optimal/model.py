@@ -35,6 +35,7 @@ from attnphase.theories.bayes_optimal.symmetries import turns
 __all__ = ["PosteriorModel", "model_of"]
 
 _DRAWS = 32  # for each component of the mixture
+_NOTHING = 1e-10  # share of the weights' variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +123,13 @@ def _prior(problem: Problem) -> WeightPrior:
     weights, gamma, means, precisions = [], [], [], []
     for a, weight in enumerate(spectrum.weights):
         moments = spectrum.second_moments[a]
-        gain = moments[count:, :count] @ np.linalg.pinv(moments[:count, :count])
+        sizes = np.sqrt(np.diagonal(moments)[:count])
+        sizes = np.where(sizes > 0, sizes, 1.0)  # vectors in units of their own, of which none is too weak
+        gain = moments[count:, :count] / sizes @ np.linalg.pinv(moments[:count, :count] / sizes / sizes[:, None])
+        gain = gain / sizes
         known = gain @ moments[:count, count:]
         rest = moments[count:, count:] - known
-        if np.linalg.eigvalsh(rest).min() < 1e-10:
+        if np.linalg.eigvalsh(rest).min() < _NOTHING * np.linalg.eigvalsh(moments[count:, count:]).max():
             raise ProblemError("tokens.mean_teacher", "tokens.mean_teacher: the means and encodings tell all of the"
                                " teacher's weights: nothing is left to learn.")  # fmt: skip
         values, vectors = np.linalg.eigh(known)
