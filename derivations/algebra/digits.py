@@ -20,7 +20,7 @@ DIGITS = 40
 SAME = mpf(10) ** -20
 """Share of the values' spread by which those that are the same may differ: half of the digits are left to rounding."""
 _ROUNDING = 8  # last digits, which rounding and what cancels within an expression may take
-_MOST_DIGITS = 1000  # constants and fields of double precision have 308 digits before the point, and as many behind
+_MOST_DIGITS = 200  # numbers in formulas are at most 1e60
 
 
 def exact(values: Any) -> Exact:
@@ -48,7 +48,9 @@ def values_in_digits(function: Callable[[], Exact]) -> tuple[Exact, int]:
 def _lost(values: Exact) -> int:
     """Digits that a constant takes of values; none where they do not differ."""
     spread, size = max(values) - min(values), max(map(abs, values))
-    return max(int(log10(size / spread)) - _ROUNDING, 0) if spread > size * mpf(10) ** (_ROUNDING - mp.dps) else 0
+    if spread <= size * mpf(10) ** (_ROUNDING - mp.dps):  # a constant has taken all of them, or is all there is
+        return int(mp.dps) if size else 0
+    return max(int(log10(size / spread)) - _ROUNDING, 0)
 
 
 def same(values: Exact, images: Exact, groups: NDArray[np.intp] | None = None, digits: int = DIGITS) -> bool:
