@@ -13,7 +13,7 @@ from sympy import Float, N, Rational, Symbol, expand, preorder_traversal
 
 from derivations.models.functions import KINKED, Modulus, Relu, Sign, Step
 
-__all__ = ["Cells", "Value", "cells_of", "distinct"]
+__all__ = ["Cells", "Value", "cells_of", "distinct", "pieces_of"]
 
 Array = NDArray[np.float64]
 Value = tuple[Any, ...]
@@ -27,6 +27,10 @@ _EQUAL = 1e-40  # of the spread: rounding of sixty digits
 
 class _TooManyError(Exception):
     """There are more cells than can be listed."""
+
+
+class _VaryingError(Exception):
+    """A function is not constant on a cell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,7 @@ class _Tree:
     low: Array
     high: Array
     asks: bool
+    constant: bool = True
     cells: Cells = field(default_factory=Cells)
     known: dict[Any, int] = field(default_factory=dict)
     decisions: int = 0
@@ -88,16 +93,17 @@ class _Tree:
 
         Raises
         ------
-        ValueError
-            They vary within a cell.
+        _VaryingError
+            They vary within a cell, and should not.
+        _TooManyError
         """
         if not self.asks and entries in self.known:
             return self.known[entries]
         argument = _innermost(entries)
         if argument is None:
             entries = tuple(expand(entry) if entry.free_symbols else entry for entry in entries)
-            if any(entry.free_symbols for entry in entries):
-                raise ValueError
+            if self.constant and any(entry.free_symbols for entry in entries):
+                raise _VaryingError
             if entries not in self.cells.values:
                 self.cells.values.append(entries)
             found = ~self.cells.values.index(entries)
@@ -113,7 +119,7 @@ class _Tree:
                 found = there[0]
             else:
                 place = self.cells.arguments.setdefault(argument, len(self.cells.arguments))
-                self.cells.steps.append((place, *there))
+                self.cells.steps.append((place, there[0], there[1]))
                 found = len(self.cells.steps) - 1
         self.known[entries] = found
         return found
@@ -167,11 +173,29 @@ def cells_of(entries: Value, fields: Sequence[Symbol], low: Array, high: Array, 
         tree = _Tree(fields, low, high, asks)
         try:
             tree.grown(entries)
-        except (ValueError, _TooManyError):
+        except (_VaryingError, _TooManyError):
             continue
         if len({*distinct(tree.cells.values)}) <= most:
             return tree.cells
     return None
+
+
+def pieces_of(entries: Value, fields: Sequence[Symbol], low: Array, high: Array) -> list[Value]:
+    """Entries without kinks and jumps that these are equal to between kinks; none if there are too many.
+
+    Parameters
+    ----------
+    entries : tuple of Expr
+    fields : sequence of Symbol
+    low, high : (F,) array
+        Ends of the fields.
+    """
+    tree = _Tree(fields, low, high, asks=True, constant=False)
+    try:
+        tree.grown(_exact(entries))
+    except _TooManyError:
+        return []
+    return tree.cells.values
 
 
 def distinct(values: Sequence[Value]) -> list[int]:
@@ -180,8 +204,11 @@ def distinct(values: Sequence[Value]) -> list[int]:
     spans = [max(entries) - min(entries) for entries in zip(*numbers, strict=True)]
     found, first = list[int](), list[list[Any]]()
     for value in numbers:
-        same = (n for n, other in enumerate(first)
-                if all(abs(a - b) <= _EQUAL * span for a, b, span in zip(value, other, spans, strict=True)))  # fmt: skip
+        same = (
+            number
+            for number, other in enumerate(first)
+            if all(abs(a - b) <= _EQUAL * span for a, b, span in zip(value, other, spans, strict=True))
+        )
         number = next(same, len(first))
         if number == len(first):
             first.append(value)

@@ -9,9 +9,10 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.facts.labels import FieldLaws, LabelFacts, equal
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import measure_of
+from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.theories.bayes_optimal.channel import Channel, Preimages
 from attnphase.theories.bayes_optimal.fibres import Fibres
 from attnphase.theories.bayes_optimal.importance import Noisy
@@ -20,27 +21,26 @@ from attnphase.theories.bayes_optimal.lattices import LabelPlane, label_plane
 from attnphase.theories.bayes_optimal.preimages import solved_fields
 from attnphase.theories.bayes_optimal.readout import LabelError, Readout, SquareError
 from attnphase.theories.bayes_optimal.request import undetermined
-from attnphase.theories.bayes_optimal.symmetries import column_images
+from attnphase.theories.bayes_optimal.symmetries import column_images, signed_permutations
 
 with loaded_on_use(__name__):
-    from derivations.models import cells as symbolic_cells
     from derivations.models import formulas
     from derivations.models import labels as symbolic
 
 if TYPE_CHECKING:
     from derivations.models.labels import LabelFunctions
 
-__all__ = ["TURNS", "of_formula", "of_loss", "plane_of", "score_labels", "without_noise"]
+__all__ = ["TURNS", "of_formula", "of_loss", "plane_of", "score_labels", "sizes_of", "without_noise"]
 
 TURNS = 8
 """Rotations of two columns around which a posterior is looked for, and as many with a reflection."""
 
 _FEWER_TURNS = 6  # where draws go along the rotations by themselves
-_MOST_LABELS = 16
-_FARTHEST = 40.0  # standard deviations: normal densities are no numbers from 38.6 on
 _DRAWS = 32  # for each component of the mixture, of labels without kinks
 _TRIED = 4096  # fields
-_SAME = 1e-12  # square of a distance of means that is rounding
+_ROUNDING = 1e-14  # of a sum of squares, over its terms
+_UNTOLD = 1e-16  # square of a distance of means, over the tokens' variance, by which no token is told from another
+_UNCERTAIN = 1e-9  # of probabilities
 
 
 def of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
@@ -88,12 +88,21 @@ def score_labels(problem: Problem) -> LabelFunctions:
 def plane_of(problem: Problem, target: Callable[[Array], Array], length: int, rank: int) -> LabelPlane | None:
     """For sums over lattices: where the fields' covariances are multiples of one, so that V has the axes of q."""
     rho = measure_of(problem).rho
-    if not np.allclose(rho, rho[:, :1, :1] * np.eye(rank)):
+    if not all(equal(one, one[0, 0] * np.eye(rank)) for one in rho):
         return None
     scale = np.sqrt(np.repeat(rho[:, 0, 0].max(), length * rank))
     return label_plane(
         lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, problem.teacher.noise
     )
+
+
+def sizes_of(problem: Problem, target: Callable[[Array], Array]) -> tuple[float, float]:
+    """Standard deviation of a field, the largest, and that of labels over it."""
+    rho, length = measure_of(problem).rho, problem.tokens.length
+    scale = float(np.sqrt(np.trace(rho, axis1=1, axis2=2).max() / rho.shape[-1]))
+    fields = scale * np.random.default_rng(7).standard_normal((_TRIED, length, rho.shape[-1]))
+    with np.errstate(all="ignore"):
+        return scale, float(target(fields).std(axis=0).max()) / scale
 
 
 def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
@@ -108,9 +117,8 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
     length, rank = _shape(inner)
     if not inner.continuous:
         raise undetermined()
-    scale = float(np.sqrt(np.trace(measure_of(problem).rho, axis1=1, axis2=2).max() / rank))
-    both = inner.values_and_slopes()
-    found = solved_fields(both, length, rank, scale)
+    facts = LabelFacts([inner], [1.0], FieldLaws.of(problem))
+    found = solved_fields(facts, length, rank)
     if found is None:
         raise undetermined()
     charts, even = found
@@ -118,88 +126,57 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
         if rank > 1:
             raise undetermined()
         return Preimages(even)
-    images = column_images(inner.values(), length, rank, _FEWER_TURNS)
-    return Fibres(both, length, rank, charts, even, images, seed=problem.integration.seed)
+    images = column_images(facts, rank, _FEWER_TURNS)
+    return Fibres(inner.values_and_slopes(), length, rank, charts, even, images, seed=problem.integration.seed)
 
 
 def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what: str) -> tuple[Channel, Readout]:
     length, rank = problem.tokens.length, problem.teacher_columns
     noise, seed = problem.teacher.noise, problem.integration.seed
-    cases = _of_clusters(problem, functions)
+    cases = _of_clusters(problem, functions if functions.label is not None else functions.varying)
     shares, each = tuple(cases.values()), [case.values() for case in cases]
-    fields = 2 * np.random.default_rng(5).standard_normal((_TRIED, length * rank))
-    given = [()] if functions.label is None else [(1.0,), (-1.0,)]
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        tried = np.array([[values(fields, *label) for label in given] for values in each])
-    if not np.isfinite(tried).all():
+    facts = LabelFacts([*cases], shares, FieldLaws.of(problem))
+    if not facts.are_finite:
         raise ProblemError(field, f"{field}: {what} is no finite number for some k, which can be any number:"
                            " write one that always is, such as sqrt(1 + k**2).")  # fmt: skip
-    if np.ptp(tried, axis=2).max() == 0:
+    if not facts.vary:
         raise ProblemError(field, f"{field}: {what} does not depend on k, so that its label tells nothing.")
     if functions.label is not None:
 
         def likelihood(k: Array, label: float) -> Array:
             return np.sum([share * values(k, label) for share, values in zip(shares, each, strict=True)], axis=0)
 
-        return _of_likelihood(likelihood, np.tensordot(shares, tried, 1), noise, length, rank, seed)
-
-    def all_values(k: Array) -> Array:
-        return np.concatenate([values(k) for values in each], axis=-1)
+        return _of_likelihood(problem, likelihood, facts)
 
     def target(k: Array) -> Array:
-        return all_values(k.reshape(len(k), -1))
+        return np.concatenate([values(k.reshape(len(k), -1)) for values in each], axis=-1)
 
     readout = SquareError(target, shares)
     if noise > 0:
-        images, smooth = column_images(all_values, length, rank, TURNS), all(case.smooth for case in cases)
+        images, smooth = column_images(facts, rank, TURNS), all(case.smooth for case in cases)
         draws = _DRAWS if smooth and length * rank > 1 else 4 * _DRAWS
         plane = plane_of(problem, target, length, rank) if smooth and len(each) == 1 else None
-        size = len(functions.entries)
-        return Noisy(target, size, length, rank, noise, images, draws, seed, plane, shares), readout
-    certain = _finitely_many(problem, cases)
+        size, sizes = len(functions.entries), sizes_of(problem, target)
+        return Noisy(target, size, length, rank, noise, images, draws, seed, plane, shares, *sizes), readout
+    certain = facts.values()
     if certain is not None:
-        return Labels(certain, rank, seed=seed, length=length), LabelError(certain)
+        return _of_labels(problem, certain, facts)
     if len(each) > 1:
         raise ProblemError(
             "teacher.noise",
-            f"teacher.noise = 0: labels that hold the numbers of clusters must have at most {_MOST_LABELS} values, or"
-            " noise: set teacher.noise above zero.",
+            "teacher.noise = 0: labels that hold the numbers of clusters must have a few values that are told by signs,"
+            " or noise: set teacher.noise above zero.",
         )
     return without_noise(problem, next(iter(cases))), readout
 
 
-def _finitely_many(problem: Problem, cases: dict[LabelFunctions, float]) -> Callable[[Array], Array] | None:
-    """Probabilities of the labels (..., Y) of fields (..., L t) where these are finitely many; None where they are not.
-
-    Labels are constant between jumps, and signs of functions of the fields decide which one it is.
-    """
-    spectrum, tokens = measure_of(problem), np.array([token for token, _ in problem.sites])
-    reach = _FARTHEST * np.sqrt(np.diagonal(spectrum.rho, axis1=1, axis2=2))
-    middles, own = spectrum.teacher_means, [tokens == token for token in range(problem.tokens.length)]
-    low, high = (np.array(x).ravel() for x in (
-        [(middles - reach)[some].min(axis=0) for some in own], [(middles + reach)[some].max(axis=0) for some in own]
-    ))  # fmt: skip
-    found = [symbolic_cells.cells_of(case.entries, case.fields, low, high, _MOST_LABELS) for case in cases]
-    if not all(found):
-        return None
-    numbers = symbolic_cells.distinct([value for cells in found for value in cells.values])
-    if (count := max(numbers) + 1) > _MOST_LABELS:
-        return None
-    starts = np.cumsum([0, *(len(cells.values) for cells in found)])
-    parts = [
-        (share, cells, np.array(numbers[start:]), [case.of(argument) for argument in cells.arguments])
-        for (case, share), cells, start in zip(cases.items(), found, starts[:-1], strict=True)
-    ]
-
-    def certain(k: Array) -> Array:
-        flat = k.reshape(-1, k.shape[-1])
-        chances = np.zeros((len(flat), count))
-        for share, cells, labels, arguments in parts:
-            which = cells.numbers(lambda place, here, of=arguments: of[place](flat[here])[..., 0] > 0, len(flat))
-            chances[np.arange(len(flat)), labels[which]] += share
-        return chances.reshape(*k.shape[:-1], count)
-
-    return certain
+def _of_labels(problem: Problem, probabilities: Callable[[Array], Array], facts: LabelFacts) -> tuple[Channel, Readout]:
+    """The channel of finitely many labels with these probabilities."""
+    rho, length, rank = measure_of(problem).rho, problem.tokens.length, problem.teacher_columns
+    images = signed_permutations(facts.alike, rank)
+    variance = float(np.trace(rho, axis1=1, axis2=2).max()) / rank
+    channel = Labels(probabilities, rank, images, seed=problem.integration.seed, length=length, variance=variance)
+    return channel, LabelError(probabilities)
 
 
 def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunctions, float]:
@@ -218,9 +195,8 @@ def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunct
     spectrum, sites = measure_of(problem), problem.sites
     for one, (token, _) in enumerate(sites):
         first = sites.index((token, 0))
-        apart = np.eye(len(sites))[one] - np.eye(len(sites))[first]
-        moments = spectrum.second_moments[:, : len(sites), : len(sites)]  # of encodings and means
-        if not np.allclose(spectrum.gamma[one], spectrum.gamma[first]) or (apart @ moments @ apart > _SAME).any():
+        same = all(map(equal, spectrum.gamma[one], spectrum.gamma[first]))  # atom by atom
+        if not (same and _one_mean(spectrum, one, first)):
             field = "tokens.clusters" if problem.tokens.spectrum is None else "tokens.spectrum"
             raise ProblemError(
                 field,
@@ -236,21 +212,37 @@ def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunct
     return dict(found.values())
 
 
-def _of_likelihood(
-    values: Callable[..., Array], tried: Array, noise: float, length: int, rank: int, seed: int
-) -> tuple[Channel, Readout]:
+def _one_mean(spectrum: Spectrum, one: int, other: int) -> bool:
+    """Whether the means of two sites are apart by less than rounding, or by less than their tokens can tell."""
+    moments = spectrum.second_moments[:, : spectrum.sites, : spectrum.sites]  # of encodings and means
+    apart = np.eye(spectrum.sites)[one] - np.eye(spectrum.sites)[other]
+    distances, sizes = apart @ moments @ apart, np.abs(apart) @ np.abs(moments) @ np.abs(apart)
+    return bool((distances <= _ROUNDING * sizes + _UNTOLD * spectrum.gamma[other]).all())
+
+
+def _of_likelihood(problem: Problem, values: Callable[..., Array], facts: LabelFacts) -> tuple[Channel, Readout]:
     """The likelihood of the label y = 1 or -1."""
-    shares = tried[..., 0]
-    if tried.shape[-1] > 1:
+    noise = problem.teacher.noise
+    if len(facts.cases[0].entries) > 1:
         raise ProblemError("channel", "channel: a likelihood, a formula in y, must be one number.")
-    if shares.min() < 0 or not np.allclose(shares.sum(axis=0), 1, atol=1e-9) or noise > 0:
-        why = "needs teacher.noise = 0" if noise > 0 else "must be from 0 to 1, and add up to 1 for y = 1 and -1"
-        raise ProblemError("channel", f"channel: a likelihood, a formula in y, {why}.")
+    if noise > 0:
+        raise ProblemError("channel", "channel: a likelihood, a formula in y, needs teacher.noise = 0.")
 
     def probabilities(k: Array) -> Array:
-        return np.stack([values(k, label)[..., 0] for label in (1.0, -1.0)], axis=-1)
+        chances = np.stack([values(k, label)[..., 0] for label in (1.0, -1.0)], axis=-1)
+        bad = ~((np.abs(chances.sum(axis=-1) - 1) < _UNCERTAIN) & (chances > -_UNCERTAIN).all(axis=-1))
+        if bad.any():
+            place, (one, other) = k[bad][0].tolist(), chances[bad][0].tolist()
+            raise ProblemError(
+                "channel",
+                "channel: a likelihood, a formula in y, must be from 0 to 1, and add up to 1 for y = 1 and -1,"
+                f" but is {one:.6g} and {other:.6g} at k = {place}.",
+            )
+        return np.clip(chances, 0.0, 1.0)
 
-    return Labels(probabilities, rank, seed=seed, length=length), LabelError(probabilities)
+    for k in facts.samples():
+        probabilities(k)
+    return _of_labels(problem, probabilities, facts)
 
 
 def _shape(functions: LabelFunctions) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, blocks, draw_sets, outer
 from attnphase.theories.bayes_optimal.response import Response, of_labels, of_labels_drawn
-from attnphase.theories.bayes_optimal.symmetries import signed_permutations
 
 __all__ = ["Labels"]
 
@@ -30,6 +29,8 @@ class Labels:
     probabilities : callable
         Of fields (..., L t), the probabilities (..., Y).
     rank : int
+    images : tuple of (t, t) nested tuples
+        Orthogonal matrices of the columns that leave the probabilities unchanged; the identity is the first.
     draws : int
         For every node; a power of two.
     seed : int
@@ -41,6 +42,7 @@ class Labels:
 
     probabilities: Callable[[Array], Array]
     rank: int
+    images: tuple[tuple[tuple[float, ...], ...], ...]
     draws: int = 256
     seed: int = 0
     length: int = 1
@@ -70,15 +72,6 @@ class Labels:
             gain[part], spread[part], evidence[part] = values
         gain, spread = (self._of_tokens(a.reshape(*shape, size, size)) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
-
-    @property
-    def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """See `Channel`."""
-        return self._images
-
-    @cached_property
-    def _images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        return signed_permutations(self.probabilities, self.length, self.rank)
 
     def given(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal says which label is drawn."""

@@ -23,6 +23,7 @@ from attnphase.theories.bayes_optimal.label_channels import (
     of_loss,
     plane_of,
     score_labels,
+    sizes_of,
     without_noise,
 )
 from attnphase.theories.bayes_optimal.lattices import LATTICE_REPLICATES
@@ -157,7 +158,8 @@ def _of_scores(problem: Problem, law: SampleLaw) -> tuple[Channel, Readout]:
     if noise > 0:
         images = turns(rank, TURNS)
         plane = plane_of(problem, target, length, rank)
-        return Noisy(target, length**2, length, rank, noise, images, _DRAWS, problem.integration.seed, plane), readout
+        seed, sizes = problem.integration.seed, sizes_of(problem, target)
+        return Noisy(target, length**2, length, rank, noise, images, _DRAWS, seed, plane, (1.0,), *sizes), readout
     scale = np.sqrt(law.clean_rho[law.configurations[0], 0, 0])
     if rank == 1 and leave_a_sign(target, length, scale):
         return Preimages(even=True), readout
@@ -168,14 +170,15 @@ def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
     """The channel of one token."""
     noise, seed = problem.teacher.noise, problem.integration.seed
     if channel == "sign":
-        return Signs(noise), SignError()
+        return Signs(noise, float(measure_of(problem).rho.max())), SignError()
     if channel in ("absolute", "linear"):
         even = channel == "absolute"
         target = _absolute if even else _itself
         if noise == 0:
             return Preimages(even), SquareError(target)
         images, plane = (turns(1, TURNS), None) if even else (turns(1, TURNS)[:1], plane_of(problem, target, 1, 1))
-        return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, plane), SquareError(target)
+        sizes = sizes_of(problem, lambda k: target(k)[:, None])
+        return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, plane, (1.0,), *sizes), SquareError(target)
     return of_formula(problem, channel)
 
 
