@@ -61,6 +61,10 @@ class Fibres(Drawn):
     draws : int
         From the prior, and around every image, for each node; a power of two.
     seed : int
+    scale : float
+        Standard deviation of a field.
+    slope : float
+        That of a label, over that of a field.
     """
 
     both: Callable[[Array], tuple[Array, Array]]
@@ -71,6 +75,8 @@ class Fibres(Drawn):
     images: tuple[tuple[tuple[float, ...], ...], ...]
     draws: int = 64
     seed: int = 0
+    scale: float = 1.0
+    slope: float = 1.0
     noise_dimensions = label_dimensions = 0
     sums = noise_entropy = None
     exact = True
@@ -116,8 +122,8 @@ class Fibres(Drawn):
         fields, found = (np.concatenate(part, axis=1) for part in zip(*drawn, strict=True))
         slope, densities = self.both(fields)[1], list[Array]()
         for chart, law in zip(charts, laws, strict=True):
-            volume = log_volume(slope[..., chart.solved])
-            densities += [log_normal(fields[..., chart.free], *one) + volume for one in law]
+            volume = log_volume(slope[..., chart.solved] / self.slope)
+            densities += [log_normal(fields[..., chart.free], *one, self.scale) + volume for one in law]
         base = -log_sum(densities)
         if self.even:
             fields, base, found = (np.concatenate(pair, axis=1) for pair in (

@@ -236,7 +236,7 @@ class Noisy(Drawn):
         first = np.concatenate([at[:, None] + z @ of.mT for (at, of), z in zip(laws, normals, strict=True)], axis=1)
         images = (first[:, None] @ self._group.mT).reshape(count, -1, size)
         shape = count, len(self._group), first.shape[1]
-        densities = [log_normal(images, *law).reshape(shape) for law in laws]
+        densities = [log_normal(images, *law, self.scale).reshape(shape) for law in laws]
         mixture = log_sum([*log_sum(densities).swapaxes(0, 1)]) - np.log(shape[1])
         logs = (densities[0] + (self._log_likelihood(first, nodes) - mixture)[:, None]).reshape(count, -1)
         highest = logs.max(axis=1, keepdims=True)

@@ -98,9 +98,11 @@ def plane_of(problem: Problem, target: Callable[[Array], Array], length: int, ra
 
 def sizes_of(problem: Problem, target: Callable[[Array], Array]) -> tuple[float, float]:
     """Standard deviation of a field, the largest, and that of labels over it."""
-    rho, length = measure_of(problem).rho, problem.tokens.length
+    rho, laws = measure_of(problem).rho, FieldLaws.of(problem)
     scale = float(np.sqrt(np.trace(rho, axis1=1, axis2=2).max() / rho.shape[-1]))
-    fields = scale * np.random.default_rng(7).standard_normal((_TRIED, length, rho.shape[-1]))
+    which = np.arange(_TRIED) % len(laws.means)
+    normals = np.random.default_rng(7).standard_normal((_TRIED, laws.means.shape[1]))
+    fields = (laws.means[which] + laws.deviations[which] * normals).reshape(_TRIED, -1, rho.shape[-1])
     with np.errstate(all="ignore"):
         return scale, float(target(fields).std(axis=0).max()) / scale
 
@@ -127,7 +129,9 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
             raise undetermined()
         return Preimages(even)
     images = column_images(facts, rank, _FEWER_TURNS)
-    return Fibres(inner.values_and_slopes(), length, rank, charts, even, images, seed=problem.integration.seed)
+    values, both, seed = inner.values(), inner.values_and_slopes(), problem.integration.seed
+    scale, slope = sizes_of(problem, lambda k: values(k.reshape(len(k), -1)))
+    return Fibres(both, length, rank, charts, even, images, seed=seed, scale=scale, slope=slope)
 
 
 def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what: str) -> tuple[Channel, Readout]:
