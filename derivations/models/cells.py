@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Value = tuple[Any, ...]
 """Entries of a label, exact numbers."""
 
-_MOST = 2**11  # decisions: more take minutes
+_MOST, _MOST_ASKED = 2**9, 2**11  # decisions, about half a minute; of those that ask which cells there are
 _INSIDE = -1e-8  # share of the fields' range by which a cell may be empty: ten times the tolerance of the program below
 _DIGITS = 60  # of two possible values that are compared
 _EQUAL = 1e-40  # of the spread: rounding of sixty digits
@@ -109,7 +109,7 @@ class _Tree:
             found = ~self.cells.values.index(entries)
         else:
             self.decisions += 1
-            if self.decisions > _MOST:
+            if self.decisions > (_MOST_ASKED if self.asks else _MOST):
                 raise _TooManyError
             sides = [(argument, sign) for sign in (1, -1)]
             there = [
