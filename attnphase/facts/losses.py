@@ -25,7 +25,16 @@ from attnphase.spectrum.measure import Spectrum
 with loaded_on_use(__name__):
     from derivations.models import model, parity, scalar
 
-__all__ = ["Element", "Loss", "SampleLoss", "Sizes", "sample_points", "signed_symmetries"]
+__all__ = [
+    "Element",
+    "Loss",
+    "SampleLoss",
+    "Sizes",
+    "exchanges_tokens",
+    "norm_matrices",
+    "sample_points",
+    "signed_symmetries",
+]
 
 Element = tuple[Array, Array, Array]
 """Signed permutations (A, B, C) of the student's and the teacher's columns, and of what is trained."""
@@ -203,18 +212,43 @@ class Loss:
             kernels, Sizes.of(problem, kernels, spectrum), tuple(numbers.tolist()), places, len(problem.loss.norms)
         )
 
-    def with_clusters(self, numbers: Sequence[float] = ()) -> SampleLoss:
-        """The loss of samples whose tokens are in these clusters, with a mixing and variances of no special values."""
+    def with_clusters(self, numbers: Sequence[float] = (), tokens: Sequence[int] | None = None) -> SampleLoss:
+        """The loss of samples whose tokens are in these clusters, with a mixing and variances of no special values.
+
+        They stay as they are under an exchange of tokens, if one is given.
+        """
         kernels, generator = self.kernels, np.random.default_rng(20)
         length = kernels.length
         mixing, variance = generator.uniform(0.2, 0.8, (length, length)), generator.uniform(0.3, 0.9, length)
+        if tokens is not None:
+            powers = [np.arange(length)]
+            while not np.array_equal(following := powers[-1][list(tokens)], powers[0]):
+                powers.append(following)
+            mixing = np.mean([mixing[np.ix_(p, p)] for p in powers], axis=0)
+            # of rounding, which the order of the sum decides, nothing is left
+            mixing, variance = np.round(mixing, 9), np.round(np.mean([variance[p] for p in powers], axis=0), 9)
         student, teacher = self.sizes.temperatures
         plain = np.array([0.37, student, teacher, *np.ones(1 + kernels.columns), *self.own])
         offsets = np.zeros((length, kernels.label_fields))
         offsets[:, kernels.label_normals :] = np.reshape(numbers, (length, kernels.cluster_columns))
         return SampleLoss(kernels, mixing, plain, variance, offsets, self.trained)
 
-    def asked(self, numbers: Sequence[float] = (), each: int = 3) -> Asked:
+    def image(self, element: Element, points: Array) -> Array:
+        """What an element makes of points: entries of Q become those of ``A Q A^T``."""
+        (A, B, C), layout, free = element, self.layout, len(self.trained) - self.norms
+        h, k, noise, trained = layout.split(points)
+        moved = trained @ C.T
+        if self.norms:
+            turned = A @ norm_matrices(trained[:, free:], len(A)) @ A.T
+            moved[:, free:] = turned[:, *np.triu_indices(len(A))]
+        return layout.joined(h @ A.T, k @ B.T, noise, moved)
+
+    @cached_property
+    def layout(self) -> SampleLoss:
+        """How a row of numbers is made up, whatever the clusters."""
+        return self.with_clusters((0.0,) * (self.kernels.length * self.kernels.cluster_columns))
+
+    def asked(self, numbers: Sequence[float] = (), each: int = 3, seed: int = 20) -> Asked:
         """The loss at the points where facts about it are asked.
 
         Raises
@@ -223,7 +257,7 @@ class Loss:
             It is no finite number at fields of ordinary size.
         """
         question = self.with_clusters(numbers)
-        points = sample_points(question, self.sizes, self.norms, each)
+        points = sample_points(question, self.sizes, self.norms, each, seed)
         asked = Asked.of(question, points)
         if not np.isfinite(question.double(points.values[:each])).all():
             raise SolverError(
@@ -278,7 +312,7 @@ def _changes_of_norms(symbols: Sequence[Any], A: Array) -> dict[Any, tuple[int, 
     return found
 
 
-def sample_points(question: SampleLoss, sizes: Sizes, norms: int = 0, each: int = 3) -> Points:
+def sample_points(question: SampleLoss, sizes: Sizes, norms: int = 0, each: int = 3, seed: int = 20) -> Points:
     """Points of a sample's numbers at these sizes."""
     kernels, length = question.kernels, question.kernels.length
     count = len(question.trained)
@@ -287,7 +321,7 @@ def sample_points(question: SampleLoss, sizes: Sizes, norms: int = 0, each: int 
         for size in (sizes.student, sizes.teacher, (sizes.noise,) * kernels.noise_columns)
     ]
     blocks.append(Block(np.zeros(count), np.ones(count)))
-    points = points_of(blocks, question.kinks if question.printed.has_kinks else None, each=each)
+    points = points_of(blocks, question.kinks if question.printed.has_kinks else None, each=each, seed=seed)
     if not count:
         return points
     trained = points.values[:, question.edges[2] :]
@@ -326,16 +360,8 @@ def signed_symmetries(
     SolverError
         The loss is no number on some ordinary fields.
     """
-    asked, layout = [_asked(loss, numbers) for numbers in clusters], loss.with_clusters(clusters[0])
+    asked = [_asked(loss, numbers) for numbers in clusters]
     free = len(loss.trained) - loss.norms
-
-    def image(element: Element, points: Array) -> Array:
-        A, B, C = element
-        h, k, noise, trained = layout.split(points)
-        moved = trained @ C.T
-        if loss.norms:
-            moved[:, free:] = _turned_norms(trained[:, free:], A)
-        return layout.joined(h @ A.T, k @ B.T, noise, moved)
 
     rest, candidates = list(enumerate(pairs)), dict[int, Element]()
     for change in changes:
@@ -343,28 +369,56 @@ def signed_symmetries(
         C[:free, :free] = change
         own = [(place, (A, B, C)) for place, (A, B) in rest]
         for one in asked:
-            kept = {id(element) for element in one.possible([element for _, element in own], image)}
+            kept = {id(element) for element in one.possible([element for _, element in own], loss.image)}
             own = [(place, element) for place, element in own if id(element) in kept]
         candidates |= dict(own)
         rest = [one for one in rest if one[0] not in candidates]
 
     def holds(element: Element) -> bool:
         return loss.unchanged_by_rule(*element) or all(
-            one.holds(lambda points: image(element, points)) for one in asked
+            one.holds(lambda points: loss.image(element, points)) for one in asked
         )
 
     ordered = [candidates[place] for place in sorted(candidates)]
     return tuple(group_of(ordered, holds, _product, _key)) if ordered else ()
 
 
-def _turned_norms(entries: Array, A: Array) -> Array:
-    """Of entries (N, n) of Q those of ``A Q A^T``."""
-    columns = len(A)
-    whole = np.empty((len(entries), columns, columns))
-    upper = np.triu_indices(columns)
-    whole[:, *upper] = entries
-    whole[:, *upper[::-1]] = entries
-    return (A @ whole @ A.T)[:, *upper]
+@lru_cache(maxsize=256)
+def exchanges_tokens(
+    loss: Loss, source: tuple[float, ...], place: tuple[float, ...], tokens: tuple[int, ...], of_entries: bool
+) -> bool:
+    """Whether samples of some clusters have the losses of their images, which are of others.
+
+    Parameters
+    ----------
+    source, place : tuple of float
+        Numbers of the clusters of the samples and of their images.
+    tokens : tuple of int
+        The token that every token of an image is made of.
+    of_entries : bool
+        Whether the noise of the labels goes with the tokens; else it stays.
+    """
+    order = list(tokens)
+    if source == place and order == sorted(order):
+        return True
+    question, images = (loss.with_clusters(numbers, tokens) for numbers in (source, place))
+    asked = Asked.of(question, sample_points(question, loss.sizes, loss.norms))
+
+    def image(points: Array) -> Array:
+        h, k, noise, trained = question.split(points)
+        moved = noise[:, order][:, :, order] if of_entries and noise.shape[2] else noise
+        return question.joined(h[:, order], k[:, order], moved, trained)
+
+    return bool(asked.possible([None], lambda _, points: image(points), images)) and asked.holds(image, images)
+
+
+def norm_matrices(entries: NDArray[Any], columns: int) -> NDArray[Any]:
+    """Symmetric matrices (..., r, r) with these entries (..., n), the upper triangle row by row."""
+    whole = np.empty((*entries.shape[:-1], columns, columns), dtype=entries.dtype)
+    rows, others = np.triu_indices(columns)
+    whole[..., rows, others] = entries
+    whole[..., others, rows] = entries
+    return whole
 
 
 def _product(one: Element, other: Element) -> Element:

@@ -29,6 +29,4 @@ def same_moments(spectrum: Spectrum, mean: Array, covariance: Array) -> bool:
     """
     squares = np.diagonal(spectrum.covariance, axis1=1, axis2=2) + spectrum.mean**2
     size = np.sqrt(squares.max(axis=0))
-    return same_arrays(mean, spectrum.mean, size) and same_arrays(
-        covariance, spectrum.covariance, size * size[:, None]
-    )
+    return same_arrays(mean, spectrum.mean, size) and same_arrays(covariance, spectrum.covariance, size * size[:, None])

@@ -78,6 +78,10 @@ def leave_loss(loss: Loss, pairs: Sequence[tuple[Array, Array]], clusters: Clust
 def is_sign_symmetric(loss: Loss, clusters: Clusters = ((),)) -> bool:
     """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself, whatever is trained."""
     one, other = np.eye(loss.kernels.columns), np.eye(loss.kernels.teacher_rank)
+    if not loss.trained:  # all reflections are among the candidates
+        found = loss_symmetries(loss, clusters)
+        return all(any(np.array_equal(A, s * one) and np.array_equal(B, t * other) for A, B, _ in found)
+                   for s, t in ((-1, 1), (1, -1)))  # fmt: skip
     wanted = [(one, other), (-one, other), (one, -other)]
     unchanged = [np.eye(len(loss.trained) - loss.norms)]
     return len(signed_symmetries(loss, clusters, wanted, unchanged)) == len(wanted)

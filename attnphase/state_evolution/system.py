@@ -188,7 +188,7 @@ class System:
         form = self.problem.regularizer.form
         ridges = self.problem.regularizer.strength
         unlike = ridges if isinstance(ridges, tuple) else None
-        gauge = gauge_of(self.kernels, self.sample_law.clusters, self.norms, unlike)
+        gauge = gauge_of(self.loss, self.sample_law.clusters, unlike)
         return gauge.of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
 
     def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:
