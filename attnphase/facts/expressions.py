@@ -15,9 +15,12 @@ from attnphase.facts.questions import Asked
 from attnphase.lazy import loaded_on_use
 
 with loaded_on_use(__name__):
+    import mpmath
+
+    from derivations.algebra import digits
     from derivations.models import exactly, parity
 
-__all__ = ["Expressions"]
+__all__ = ["Expressions", "equivariant"]
 
 
 @dataclass(frozen=True)
@@ -99,3 +102,13 @@ class Expressions:
             return points @ change.T
 
         return bool(asked.possible([None], image)) and asked.holds(lambda points: points @ change.T)
+
+
+def equivariant(source: Expressions, image: Expressions, points: Points, change: Array, outputs: Array) -> bool:
+    """Whether ``image(change @ fields)`` is ``outputs @ source(fields)``: in many digits, by signed permutations."""
+    asked = source.asked(points)
+    places, groups = asked.points.values[asked.points.exact], asked.points.groups[asked.points.exact]
+    values, needed = digits.values_in_digits(lambda: source.exact(places))
+    with mpmath.workdps(needed):
+        turned, its = values @ digits.exact(outputs.T), image.exact(places @ change.T)
+    return digits.same(turned, its, groups, needed)

@@ -104,6 +104,13 @@ class Asked:
             its = (images or self.question).exact(moved(self.points.values[self.points.exact]))
         return digits.same(values, its, self.points.groups[self.points.exact], needed)
 
+    def difference(self, moved: Callable[[Array], Array]) -> float:
+        """Largest difference of values and those at images, in double precision: of what values of a size vary by."""
+        values, allowed = self._double
+        with np.errstate(all="ignore"):
+            apart = np.abs(self.question.double(moved(self.points.values)) - values)
+        return float((apart / np.where(allowed > 0, allowed, 1.0)).max() * _FAR)
+
 
 def spreads(values: Array, groups: NDArray[np.intp]) -> Array:
     """What values (N, M) vary by within the group of every point."""

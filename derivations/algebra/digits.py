@@ -9,7 +9,7 @@ import numpy as np
 from mpmath import log10, mp, mpf, workdps
 from numpy.typing import NDArray
 
-__all__ = ["DIGITS", "SAME", "exact", "same", "values_in_digits"]
+__all__ = ["DIGITS", "SAME", "exact", "null_space", "same", "values_in_digits"]
 
 Array = NDArray[np.float64]
 Exact = NDArray[np.object_]
@@ -24,8 +24,11 @@ _MOST_DIGITS = 200  # numbers in formulas are at most 1e60
 
 
 def exact(values: Any) -> Exact:
-    """The same numbers for mpmath."""
-    found: Exact = np.vectorize(lambda x: mpf(float(x)), otypes=[object])(np.asarray(values, dtype=float))
+    """The same numbers for mpmath, for which some may be made already."""
+    given = np.asarray(values)
+    found = np.empty(given.shape, dtype=object)
+    for place, value in np.ndenumerate(given):
+        found[place] = value if isinstance(value, mpf) else mpf(float(value))
     return found
 
 
@@ -83,3 +86,31 @@ def same(values: Exact, images: Exact, groups: NDArray[np.intp] | None = None, d
 def _of_size(values: list[Any], rounding: Any, digits: int) -> Any:
     """What rounding may make of a difference of some values: of them alone, if they are smaller than others."""
     return min(rounding, max(map(abs, values)) * mpf(10) ** (_ROUNDING - digits))
+
+
+def null_space(rows: Exact) -> Exact:
+    """A reduced basis (n, F) of what all rows (N, F) vanish on, each a share of its largest entry, by elimination.
+
+    What is less than 1e-20 after it counts as zero.
+    """
+    sizes = np.array([max(map(abs, row)) for row in rows])
+    left = rows[sizes > 0] / sizes[sizes > 0][:, None]
+    count, pivots = rows.shape[1], list[int]()
+    kept = np.empty((0, count), dtype=object)
+    while len(left):
+        place, column = divmod(int(np.abs(left).argmax()), count)
+        row = left[place]
+        if abs(row[column]) <= SAME:
+            break
+        row = row / row[column]
+        left = np.delete(left, place, axis=0)
+        left = left - left[:, column, None] * row
+        kept = np.concatenate([kept - kept[:, column, None] * row, row[None]])
+        pivots.append(column)
+    free = [column for column in range(count) if column not in pivots]
+    found = np.full((len(free), count), mpf(0), dtype=object)
+    for own, column in zip(found, free, strict=True):
+        own[column] = mpf(1)
+        own[pivots] = -kept[:, column]
+        own[[abs(entry) <= SAME for entry in own]] = mpf(0)
+    return found
