@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.facts.expressions import Expressions
+from attnphase.facts.moments import same_arrays
 from attnphase.facts.points import Points
 from attnphase.facts.questions import Asked
 from attnphase.lazy import loaded_on_use
@@ -24,9 +25,8 @@ with loaded_on_use(__name__):
 if TYPE_CHECKING:
     from derivations.models.labels import LabelFunctions
 
-__all__ = ["FieldLaws", "LabelFacts", "equal"]
+__all__ = ["FieldLaws", "LabelFacts"]
 
-_ROUNDING = 1e-12  # share of the larger of two numbers that are one: thousands of times what arithmetic leaves
 _MANY = 256  # points of every size, at which double precision looks for values that are none
 _LIKELY = 9.0  # standard deviations: a normal variable is farther with a probability of 2e-19
 _FARTHEST = 40.0  # standard deviations: normal densities are no numbers from 38.6 on
@@ -40,13 +40,6 @@ _ROTATIONS = {
     2: ([[3, -4], [4, 3]], [[5, 12], [12, -5]]),
     3: ([[-29, 2, 26], [22, -19, 26], [14, 34, 13]], [[5, 10, -10], [2, -11, -10], [14, -2, 5]]),
 }
-
-
-def equal(one: Array | float, other: Array | float) -> bool:
-    """Whether numbers of one size are equal but for rounding: to a share of 1e-12 of the largest of all."""
-    one, other = np.asarray(one), np.asarray(other)
-    largest = max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0))
-    return bool((np.abs(one - other) <= _ROUNDING * largest).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +164,11 @@ class LabelFacts:
         """Whether all labels are as likely as before: functions of equal shares may give way to one another."""
         change = self._of_fields(turn)
         for one, asked, share in zip(self._each, self._asked, self.shares, strict=True):
-            others = (other for other, its in zip(self._each, self.shares, strict=True) if equal(its, share))
+            others = (
+                other
+                for other, its in zip(self._each, self.shares, strict=True)
+                if same_arrays(np.array(its), np.array(share))
+            )
             if not (one.unchanged(change, asked) or any(_become(asked, other, change) for other in others)):
                 return False
         return True

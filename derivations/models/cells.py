@@ -21,6 +21,7 @@ Value = tuple[Any, ...]
 
 _MOST, _MOST_ASKED = 2**9, 2**11  # decisions, about half a minute; of those that ask which cells there are
 _INSIDE = -1e-8  # share of the fields' range by which a cell may be empty: ten times the tolerance of the program below
+_LARGEST = 10**15  # number by which an argument is divided: others may be no numbers of double precision
 _DIGITS = 60  # of two possible values that are compared
 _EQUAL = 1e-40  # of the spread: rounding of sixty digits
 
@@ -223,7 +224,9 @@ def _exact(entries: Value) -> Value:
 
 def _primitive(argument: Any) -> tuple[int, Any]:
     """An argument as a sign and a function that is written in one way, up to a positive number."""
-    _, rest = argument.primitive()
+    content, rest = argument.primitive()
+    if max(content.p, content.q) > _LARGEST:
+        rest = argument
     return (-1, -rest) if rest.could_extract_minus_sign() else (1, rest)
 
 

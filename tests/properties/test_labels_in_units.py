@@ -25,9 +25,11 @@ from attnphase.theories.bayes_optimal.thresholds import _weak_recovery, bayes_op
 from derivations.models.labels import labels_of_formula
 
 UNITS = st.floats(-9, 9).map(lambda power: float(f"{10**power:.6g}"))
-SCALES = st.floats(-6, 6).map(lambda power: float(f"{10**power:.6g}"))  # of tokens: the largest and least that there are
-EDGES = st.lists(st.floats(-2.5, 2.5), min_size=1, max_size=4).filter(
-    lambda edges: np.diff(sorted(edges)).min(initial=1.0) > 0.2
+SCALES = st.floats(-6, 6).map(
+    lambda power: float(f"{10**power:.6g}")
+)  # of tokens: the largest and least that there are
+EDGES = st.lists(st.integers(-9, 9), min_size=1, max_size=4, unique=True).map(
+    lambda places: [0.263 * place + 0.0871 for place in places]
 )
 
 
@@ -97,9 +99,9 @@ def weak_recovery_of_cells(edges):
 
 
 @settings(max_examples=4)
-@given(st.lists(st.floats(0.3, 4.5), min_size=1, max_size=3), SCALES, UNITS)
+@given(EDGES, SCALES, UNITS)
 def test_weak_recovery_of_even_labels_depends_on_no_unit(edges, c, a):
-    edges = [edge for place, edge in enumerate(edges) if all(abs(edge - other) > 0.2 for other in edges[:place])]
+    edges = [1.7 * abs(edge) for edge in edges]
     text = f"{steps(edges, c, a, 0.0)} + {steps(edges, c, a, 0.0).replace('sign(k0_0', 'sign(-k0_0')}"
     model = model_of(problem(c), text)
     assert len(model.channel.images) == 2
@@ -128,14 +130,16 @@ def test_every_field_has_one_of_the_labels(edges, c, a, constant, seed):
     for text, length, fields in (
         (steps(edges, c, a, constant), 1, k[:, None]),
         (f"sign(k[0, 0]*k[1, 0] - {c * c!r}) + sign(k[0, 0])", 2, pairs),
-        (f"{a!r}*argmax(k)", 3, triples),
+        (f"{a!r}*argmax(k)", 3, np.array(triples, float)),
     ):
         certain = facts(text, length, c=c).values()
         assert certain is not None
         assert (certain(fields).sum(axis=-1) == 1).all()
         assert ((certain(fields) == 0) | (certain(fields) == 1)).all()
     # fields in one cell have one label, and in different cells different ones
-    labels = facts(steps(edges, c, a, constant), c=c).values()(k[:, None]).argmax(axis=-1)
+    certain = facts(steps(edges, c, a, constant), c=c).values()
+    assert certain is not None
+    labels = certain(k[:, None]).argmax(axis=-1)
     cells = (k[:, None] > c * np.array(edges)).sum(axis=1)
     assert (
         len({*zip(labels.tolist(), cells.tolist(), strict=True)}) == len({*cells.tolist()}) == len({*labels.tolist()})
@@ -213,6 +217,13 @@ def test_a_constant_and_a_unit_hide_no_symmetry():
         assert abs(point.overlap - expected) < 4 * point.errors["overlap"] < 0.04
 
 
+def test_thresholds_of_any_size_are_kept():
+    """One of 1e-50 deviations, one of 1e50, and one of a deviation, written in numbers of 1e-40."""
+    certain = facts("sign(k0_0 - 1e-50) + sign(k0_0 - 1e50) + sign(3e-40*k0_0 - 3e-40)").values()
+    assert certain is not None
+    assert certain(np.array([[-1.0], [0.5], [2.0]])).argmax(axis=-1).tolist() == [2, 1, 0]
+
+
 def clusters(c, *sigmas, means=None):
     rows = [{"sigma": c * sigma} | ({"mean": [c * mean]} if mean else {}) for sigma, mean in
             zip(sigmas, means or [0.0] * len(sigmas), strict=True)]  # fmt: skip
@@ -278,7 +289,7 @@ def test_powers_of_two_change_no_bit(name):
 @pytest.mark.parametrize(("channel", "noise"), [("sign", 0.1), ("absolute", 0.1), ("linear", 0.1), ("sign", 0.0)])
 def test_powers_of_two_change_no_bit_of_named_channels(channel, noise):
     """Of entries with finitely many values too, which are known but for less than a channel resolves."""
-    for prior in ({}, {"teacher__prior__kind": "rademacher"}):
+    for prior in ({}, {"teacher__prior": {"kind": "rademacher"}}):
         expected = None
         for c in (1.0, 2.0**-11, 2.0**6):
             one = problem(0.7 * c, noise=noise * c * c, **prior)

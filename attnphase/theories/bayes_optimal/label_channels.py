@@ -9,7 +9,8 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.facts.labels import FieldLaws, LabelFacts, equal
+from attnphase.facts.labels import FieldLaws, LabelFacts
+from attnphase.facts.moments import same_arrays
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum, measure_of
@@ -88,7 +89,7 @@ def score_labels(problem: Problem) -> LabelFunctions:
 def plane_of(problem: Problem, target: Callable[[Array], Array], length: int, rank: int) -> LabelPlane | None:
     """For sums over lattices: where the fields' covariances are multiples of one, so that V has the axes of q."""
     rho = measure_of(problem).rho
-    if not all(equal(one, one[0, 0] * np.eye(rank)) for one in rho):
+    if not all(same_arrays(one, one[0, 0] * np.eye(rank)) for one in rho):
         return None
     scale = np.sqrt(np.repeat(rho[:, 0, 0].max(), length * rank))
     return label_plane(
@@ -199,7 +200,7 @@ def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunct
     spectrum, sites = measure_of(problem), problem.sites
     for one, (token, _) in enumerate(sites):
         first = sites.index((token, 0))
-        same = all(map(equal, spectrum.gamma[one], spectrum.gamma[first]))  # atom by atom
+        same = all(map(same_arrays, spectrum.gamma[one], spectrum.gamma[first]))  # atom by atom
         if not (same and _one_mean(spectrum, one, first)):
             field = "tokens.clusters" if problem.tokens.spectrum is None else "tokens.spectrum"
             raise ProblemError(
