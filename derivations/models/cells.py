@@ -200,7 +200,7 @@ def pieces_of(entries: Value, fields: Sequence[Symbol], low: Array, high: Array)
 
 
 def distinct(values: Sequence[Value]) -> list[int]:
-    """Numbers of values of which equal ones have one: to sixty digits, whatever their unit and a constant in them."""
+    """Numbers of values in their order, equal ones with one: to sixty digits, whatever their unit and a constant."""
     numbers = [[N(entry, _DIGITS) for entry in value] for value in values]
     spans = [max(entries) - min(entries) for entries in zip(*numbers, strict=True)]
     found, first = list[int](), list[list[Any]]()
@@ -214,7 +214,8 @@ def distinct(values: Sequence[Value]) -> list[int]:
         if number == len(first):
             first.append(value)
         found.append(number)
-    return found
+    order = sorted(range(len(first)), key=first.__getitem__)  # no unit changes sums over labels
+    return [order.index(number) for number in found]
 
 
 def _exact(entries: Value) -> Value:
