@@ -274,14 +274,20 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_powers_of_two_change_no_bit(name):
-    """Overlaps, their errors, statuses and growth; test errors of labels are squares of these."""
+    """Overlaps, their errors, statuses, growth and what the channel resolves; test errors are squares of labels."""
     length, rank, noise, alpha, text = CASES[name]
 
     def found(c, a):
         one = problem(0.7 * c, length=length, rank=rank, noise=noise * a * a)
-        point = reached(one, alpha, text(c, a), nodes=128)
-        square = 1.0 if isinstance(model_of(one, text(c, a)).channel, Labels) else a * a
-        values = point.overlap, point.errors["overlap"], point.growth, point.test_error / square
+        point, channel = reached(one, alpha, text(c, a), nodes=128), model_of(one, text(c, a)).channel
+        square = 1.0 if isinstance(channel, Labels) else a * a
+        values = (
+            point.overlap,
+            point.errors["overlap"],
+            point.growth,
+            point.test_error / square,
+            channel.resolution / c**2,
+        )
         return point.status, np.array(values).tobytes()
 
     expected = found(1.0, 1.0)
@@ -297,6 +303,22 @@ def test_powers_of_two_change_no_bit_of_named_channels(channel, noise):
         for c in (1.0, 2.0**-11, 2.0**6):
             one = problem(0.7 * c, noise=noise * c * c, prior=prior)
             point = reached(one, 2.4, channel, nodes=128)
-            values = point.status, np.array([point.overlap, point.errors["overlap"]]).tobytes()
+            resolved = model_of(one, channel).channel.resolution / c**2
+            values = point.status, np.array([point.overlap, point.errors["overlap"], resolved]).tobytes()
             expected = expected or values
             assert values == expected
+
+
+@pytest.mark.parametrize("name", ["even steps", "even kinks"])
+def test_powers_of_two_change_no_bit_of_thresholds(name):
+    if name == "even steps":
+        noise, text = 0.0, lambda c, a: f"{a}*sign(abs(k) - {0.8 * c}) + {a}*sign(abs(k) - {2.1 * c})"
+    else:
+        noise, text = 0.1, CASES[name][-1]
+
+    def found(c, a):
+        model = model_of(problem(0.7 * c, noise=noise * a * a), text(c, a))
+        thresholds = bayes_optimal_thresholds(model, max_nodes=64)
+        return {key: (one.statement, repr(one.alpha), repr(one.standard_error)) for key, one in thresholds.items()}
+
+    assert found(2.0**-10, 2.0**9) == found(1.0, 1.0)
