@@ -9,9 +9,8 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
-from attnphase.kernels.key import trained_places
 from attnphase.kernels.reference import reference_backend
-from attnphase.state_evolution.symmetries import loss_symmetries, turned_numbers
+from attnphase.state_evolution.symmetries import loss_symmetries
 
 __all__ = ["backends", "symmetries"]
 
@@ -71,20 +70,13 @@ def backends(case: Case) -> Iterator[Check]:
 
 
 def symmetries(case: Case) -> Check:
-    """The loss's symmetries on fields other than those they were found on."""
-    system, places = case.system, tuple(trained_places(case.problem))
-    found, whole = (
-        loss_symmetries(system.kernels, system.sample_law.clusters, system.norms, places),
-        system.symmetries,
-    )
-    h, k = _fields(case, 91, 50, (-0.2, 1.1), (0.3, 1.0))
-    (mixing, numbers, variances), reference, worst = _constants(case), _compiled(case)(h, k), 0.0
-    noise, turned = k[:, :, system.kernels.teacher_rank :], np.empty(len(h))
-    for A, B, C in found:
-        labels = np.concatenate([k[:, :, : len(B)] @ B.T, noise], axis=2)
-        own = turned_numbers(numbers, A, C, places, system.norms)
-        system.kernels.losses_at(np.ascontiguousarray(h @ A.T), labels, mixing, own, variances, turned)
-        worst = max(worst, float(np.abs(turned - reference).max() / np.abs(reference).max()))
+    """The loss's symmetries on fields other than those they were found on, of the problem's own size."""
+    system = case.system
+    loss, clusters = system.loss, system.sample_law.clusters
+    found, whole, worst = loss_symmetries(loss, clusters), system.symmetries, 0.0
+    for numbers in clusters:
+        asked = loss.asked(numbers, seed=91)
+        worst = max(worst, *(asked.difference(lambda points, one=one: loss.image(one, points)) for one in found))
     orders = len({order for order, *_ in whole})
     detail = f"{len(found)} of the loss (signs and exchanges of columns), {orders} of the tokens, {len(whole)} in all"
     return Check.below("symmetries", worst, 1e-9, detail)

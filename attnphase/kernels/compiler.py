@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 _MAPS = ("ridge", "separable")
+_PRINTS = ("numpy", "mpmath")  # beside the compiled local problem, to decide facts about the loss without SymPy
 # Fields of a sample up to which samples are done side by side: above, compiling the step alone takes longer than all
 # else.
 SIDE_BY_SIDE = 16
@@ -107,6 +109,10 @@ class Kernels:
         The derived equations for a ridge, and for any regulariser of the rows.
     folder : Path
         Where the generated source lies.
+    key : object
+        What they were made of, see `load_kernels`.
+    prints : dict of modules
+        The local problem in NumPy and mpmath, by these names.
     """
 
     length: int
@@ -124,6 +130,8 @@ class Kernels:
     ridge: Maps
     separable: Maps
     folder: Path
+    key: Any = field(compare=False)
+    prints: dict[str, ModuleType] = field(compare=False)
 
     @property
     def label_normals(self) -> int:
@@ -284,7 +292,8 @@ def load_kernels(key: Any) -> Kernels:
     """
     with built_folder(key) as folder:
         nodes = _nodes_of(folder)
-        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", "curvature", *_MAPS))
+        prints = [f"in_{name}" for name in _PRINTS]
+        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", "curvature", *_MAPS, *prints))
     local, means = modules["local_problem"], modules["means"]
     return Kernels(
         length=local.LENGTH,
@@ -302,6 +311,8 @@ def load_kernels(key: Any) -> Kernels:
         ridge=_maps_of(modules["ridge"]),
         separable=_maps_of(modules["separable"]),
         folder=folder,
+        key=key,
+        prints={name: modules[f"in_{name}"] for name in _PRINTS},
     )
 
 
@@ -376,7 +387,10 @@ def build_kernel(key: Any, folder: Path) -> None:
 
 def _sources(model: Any, *, finite: bool) -> dict[str, str]:
     """The generated modules of a model, for samples at finite d or for the theory."""
-    sources = {"local_problem": local_problem.kernel_source(model)} | ({} if finite else map_sources())
+    sources = {"local_problem": local_problem.kernel_source(model)}
+    if not finite:
+        prints = {name: local_problem.local_problem_source(model, name) for name in _PRINTS}
+        sources |= map_sources() | {f"in_{name}": source for name, source in prints.items()}
     smooth = model.prox is None and not model.has_kink
     if smooth and model.length * model.columns <= SIDE_BY_SIDE:
         sources["lanes"] = local_problem.lanes_source(model, own=finite)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
+from attnphase.kernels.compiler import Kernels
 from attnphase.kernels.key import ModelKey
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
@@ -15,9 +16,12 @@ with loaded_on_use(__name__):
     import mpmath
     import numpy as np
 
+    from derivations.algebra import digits
     from derivations.codegen import local_problem
 
-__all__ = ["ReferenceBackend", "reference_backend", "torch_module"]
+__all__ = ["PrintedLoss", "ReferenceBackend", "printed_loss", "reference_backend", "torch_module"]
+
+_KINKED = ("modulus", "relu", "sign", "step")  # names in prints of functions with kinks or jumps
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,77 @@ class ReferenceBackend:
             losses.append(float(self.module.loss_derivatives(one, target, exact(variance), numbers, *scratch)))
             gradients.append(gradient.astype(float))
         return np.array(losses), np.stack(gradients)
+
+
+@dataclass(frozen=True, eq=False)
+class PrintedLoss:
+    """The loss that compiled kernels are made of, in NumPy and in any number of digits.
+
+    Fields are (N, L, r), labels (N, L, label fields), gradients (N, L, r).
+
+    Attributes
+    ----------
+    plain, exact : ModuleType
+        The prints for NumPy and mpmath.
+    """
+
+    plain: ModuleType
+    exact: ModuleType
+
+    def in_digits(self, h: Any, k: Any, mixing: Any, parameters: Any, variance: Any) -> tuple[Any, Any]:
+        """Losses (N,) and gradients as numbers of mpmath, in the digits that it works in; of such numbers or floats."""
+        length, columns = self.exact.LENGTH, self.exact.COLUMNS
+        constants = [digits.exact(one) for one in (mixing, parameters, variance)]
+        losses, gradients = np.empty(len(h), dtype=object), np.empty((len(h), length, columns), dtype=object)
+        for sample, (fields, teacher) in enumerate(zip(digits.exact(h), digits.exact(k), strict=True)):
+            target = digits.exact(np.zeros((length, max(length, k.shape[2]))))
+            self.exact.teacher_target(teacher, constants[0], constants[1], target)
+            losses[sample] = self.exact.loss_gradient(fields, target, constants[2], constants[1], gradients[sample])
+        return losses, gradients
+
+    def gradients(self, h: Any, k: Any, mixing: Any, parameters: Any, variance: Any) -> Any:
+        """Gradients in double precision."""
+        target = self._target(self.plain, k, mixing, parameters)
+        gradient = np.zeros((*h.shape[1:], len(h)))
+        self.plain.loss_gradient(np.moveaxis(h, 0, -1), target, variance, parameters, gradient)
+        return np.moveaxis(gradient, -1, 0)
+
+    @property
+    def has_kinks(self) -> bool:
+        """Whether there are functions in it that have kinks or jumps."""
+        used = {name for one in ("teacher_target", "loss") for name in getattr(self.plain, one).__code__.co_names}
+        return bool(used & {*_KINKED})
+
+    def kinks(self, h: Any, k: Any, mixing: Any, parameters: Any, variance: Any) -> Any:
+        """Arguments (N, K) of these functions."""
+        found, module = list[Any](), ModuleType(self.plain.__name__)
+
+        def recorded(function: Any) -> Any:
+            def call(x: Any) -> Any:
+                found.append(np.broadcast_to(np.asarray(x, dtype=float), len(h)))
+                return function(x)
+
+            return call
+
+        names = {name: recorded(getattr(self.plain, name)) for name in _KINKED if hasattr(self.plain, name)}
+        functions = {
+            name: FunctionType(getattr(self.plain, name).__code__, vars(self.plain) | names)
+            for name in ("teacher_target", "loss")
+        }
+        vars(module).update(vars(self.plain) | functions)
+        module.loss(np.moveaxis(h, 0, -1), self._target(module, k, mixing, parameters), variance, parameters)
+        return np.stack(found, axis=1) if found else np.empty((len(h), 0))
+
+    @staticmethod
+    def _target(module: Any, k: Any, mixing: Any, parameters: Any) -> Any:
+        target = np.zeros((module.LENGTH, max(module.LENGTH, k.shape[2]), len(k)))
+        module.teacher_target(np.moveaxis(k, 0, -1), mixing, parameters, target)
+        return target
+
+
+def printed_loss(kernels: Kernels) -> PrintedLoss:
+    """The loss of some kernels, as it is printed beside them."""
+    return PrintedLoss(kernels.prints["numpy"], kernels.prints["mpmath"])
 
 
 def torch_module(problem: Problem) -> ModuleType:

@@ -18,6 +18,8 @@ with loaded_on_use(__name__):
 
 __all__ = ["Operator", "load_prox"]
 
+_SCALES = np.logspace(-6, 4, 201)  # of weights, on which a proximal operator must be odd
+_ROUNDING = 1e-9  # of what it returns, as a share of the weight
 _PROX = "regularizer.prox"
 _PANELS, _ORDER = 96, 6  # there may be kinks that nobody knows
 
@@ -67,7 +69,8 @@ def load_prox(name: str, ridge: float) -> RowRegularizer:
             f'{_PROX} "{name}" is not the proximal operator of a convex function: its slope in v must lie between 0 '
             f"and 1, but reaches {slopes.max() if slopes.max() > 1 + 1e-9 else slopes.min():.3g}.",
         )
-    if np.abs(prox(-v, step) + moved).max() > 1e-9:
+    wide = np.concatenate([v, _SCALES])
+    if (np.abs(prox(-wide, step) + prox(wide, step)) > _ROUNDING * np.abs(wide)).any():
         raise ProblemError(_PROX, f'{_PROX} "{name}" must be odd in v, as for a penalty that does not see signs.')
     return RowRegularizer("prox", ridge, _value_of(prox), prox, panels=_PANELS, order=_ORDER)
 

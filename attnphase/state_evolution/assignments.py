@@ -9,7 +9,7 @@ from math import factorial
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.kernels.key import trained_places
+from attnphase.facts.moments import same_arrays
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps
@@ -41,11 +41,11 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
     ]
     if len(pairs) == 1:
         return [plain]
-    places, kept = tuple(trained_places(problem)), system.penalties.unchanged
+    kept, trained = system.penalties.unchanged, plain.trained
     symmetries = [
         (A, B)
-        for A, B, C in leave_loss(system.kernels, pairs, system.sample_law.clusters, system.norms, places)
-        if system.prior.unchanged(A) and kept(C) and np.allclose(C @ plain.trained, plain.trained)
+        for A, B, C in leave_loss(system.loss, pairs, system.sample_law.clusters)
+        if system.prior.unchanged(A) and kept(C) and same_arrays(C @ trained, trained)
     ]
     found: list[Overlaps] = []
     known: set[bytes] = set()

@@ -25,14 +25,13 @@ from functools import lru_cache
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.kernels.compiler import Kernels
-from attnphase.state_evolution.overlaps import Overlaps, norm_entries, norm_matrix
+from attnphase.facts.generators import free_changes
+from attnphase.facts.losses import Loss
+from attnphase.state_evolution.overlaps import Overlaps
 
 __all__ = ["ROUNDING", "ROUNDS", "Gauge", "gauge_of"]
 
-_STEP = 2e-3  # of the differences, whose error is of its fourth power: 1e-11
-_ACCURATE = 1e-7  # relative difference of two steps, beyond which there is a kink between them
-_VANISHES = 1e-7  # share of the largest singular value below which a change does nothing, by far the differences' error
+_VANISHES = 1e-7  # of an orthonormal basis, what is left of a change that lies in the span of others: by far rounding
 ROUNDING = 1e-14  # of a slope, as a share of what has it
 ROUNDS = 20  # of Newton's method, which doubles the digits: from a ratio of 1e6 on it takes twelve
 
@@ -181,103 +180,27 @@ def _exponential(antisymmetric: Array) -> Array:
 
 @lru_cache(maxsize=32)
 def gauge_of(
-    kernels: Kernels,
-    clusters: tuple[tuple[float, ...], ...] = ((),),
-    norms: int = 0,
-    ridges: tuple[float, ...] | None = None,
+    loss: Loss, clusters: tuple[tuple[float, ...], ...] = ((),), ridges: tuple[float, ...] | None = None
 ) -> Gauge:
-    """The generators of a loss: the changes of columns along which it has no slope at random fields.
+    """The generators of a loss: the changes of columns along which it has no slope, which `free_changes` finds.
 
     A user's own loss needs no declaration.  It has to hold for all numbers of the tokens' clusters.  Of a loss whose
     last numbers are so many entries of Q these are turns alone, which change Q too.
     """
-    length, r = kernels.length, kernels.columns
+    r = loss.kernels.columns
     if r == 1:
         return Gauge(np.zeros((0, 1, 1)), np.zeros((0, 1, 1)))
-    generator = np.random.default_rng(22)
-    samples = 3 * r * r + 10  # three equations for every unknown, where kinks may cost a few
-    h = generator.normal(0.1, 1.2, (samples, length, r))
-    label = np.concatenate(
-        [
-            generator.normal(-0.2, 0.9, (samples, length, kernels.teacher_rank)),
-            generator.normal(0.1, 0.6, (samples, length, kernels.noise_columns)),
-        ],
-        axis=-1,
-    )
-    numbers = np.reshape(clusters, (len(clusters), length, kernels.cluster_columns)).repeat(samples, axis=0)
-    h, label = (np.tile(values, (len(clusters), 1, 1)) for values in (h, label))
-    label = np.concatenate([label, numbers], axis=-1)
-    samples = len(h)
-    mixing = generator.uniform(0.2, 0.8, (length, length))
-    variance = generator.uniform(0.3, 0.9, length)
-    units = np.eye(length * r).reshape(-1, length, r)
-
-    def slopes(step: float, numbers: Array) -> Array:
-        """Along every field, by four points, (samples, L, r)."""
-        points = [h[:, None] + side * step * units for side in (-2.0, -1.0, 1.0, 2.0)]
-        fields = np.ascontiguousarray(np.concatenate(points, axis=1).reshape(-1, length, r))
-        labels = np.ascontiguousarray(np.repeat(label, 4 * len(units), axis=0))
-        losses = np.empty(len(fields))
-        kernels.losses_at(fields, labels, mixing, numbers, variance, losses)
-        return _slope(losses.reshape(samples, 4, length, r), step)
-
-    def pulls(step: float, numbers: Array) -> Array:
-        """``dloss = Tr[P dQ]/2`` likewise, (samples, r, r)."""
-        values = np.empty((samples, 4, norms))
-        for side, entry in np.ndindex(4, norms):
-            moved, losses = numbers.copy(), np.empty(samples)
-            moved[entry - norms] += (-2.0, -1.0, 1.0, 2.0)[side] * step
-            kernels.losses_at(h, label, mixing, moved, variance, losses)
-            values[:, side, entry] = losses
-        return norm_matrix(_slope(values, step), r) * (1 + np.eye(r))
-
-    def equations_at(numbers: Array) -> Array:
-        """The slopes along all changes at some numbers, where they are known, (samples, r^2)."""
-        coarse, fine = slopes(_STEP, numbers), slopes(_STEP / 2, numbers)
-        smooth = np.abs(coarse - fine).max(axis=(1, 2)) <= _ACCURATE * np.abs(fine).max()
-        found = np.einsum("nla,nlb->nab", fine, h)
-        if norms:
-            found = found + pulls(_STEP / 2, numbers) @ norm_matrix(numbers[-norms:], r)
-        return found[smooth].reshape(-1, r * r)
-
-    several = [kernels.some_numbers]
-    for _ in range(2 if norms else 0):
-        root = generator.normal(size=(r, r))
-        several.append(np.append(several[0][:-norms], norm_entries(root @ root.T)))
-    equations = np.concatenate([equations_at(numbers) for numbers in several])
-    if len(equations) < r * r or not equations.any():  # kinks everywhere, or steps: slopes tell nothing
+    found = free_changes(loss, clusters)
+    if not len(found):
         return Gauge(np.zeros((0, r, r)), np.zeros((0, r, r)))
-    _, sizes, rows = np.linalg.svd(equations, full_matrices=False)
-    found = _exact(rows[sizes <= _VANISHES * sizes.max()]).reshape(-1, r, r)
     roots = None if ridges is None else np.sqrt(np.array(ridges) / np.exp(np.mean(np.log(ridges))))
     found = found if roots is None else found * roots[:, None] / roots
     turns, stretches = _parts(found)
-    if norms:
+    if loss.norms:
         return Gauge(turns, stretches[:0], roots)
     idle = _idle(found)
     turns, stretches = _others(turns, idle), _others(stretches, idle)
     return Gauge(turns, stretches, roots, np.eye(r) - idle if idle.any() else None)
-
-
-def _slope(values: Array, step: float) -> Array:
-    """Derivative by values at -2, -1, 1 and 2 steps, along the second axis."""
-    found: Array = (values[:, 0] - 8 * values[:, 1] + 8 * values[:, 2] - values[:, 3]) / (12 * step)
-    return found
-
-
-def _exact(rows: Array) -> Array:
-    """Other rows of the same span, reduced, where differences left nearly whole numbers for whole ones."""
-    reduced = rows.copy()
-    for i in range(len(reduced)):
-        free = np.abs(reduced[i:]).max(axis=0)
-        column = int(np.argmax(free > 0.5 * free.max()))
-        best = i + int(np.abs(reduced[i:, column]).argmax())
-        reduced[[i, best]] = reduced[[best, i]]
-        reduced[i] /= reduced[i, column]
-        others = np.arange(len(reduced)) != i
-        reduced[others] -= reduced[others, column, None] * reduced[i]
-    whole = np.round(reduced)
-    return np.where(np.abs(reduced - whole) <= _VANISHES, whole, reduced)
 
 
 def _idle(found: Array) -> Array:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.facts.directions import SEEN, moments_of_slopes
+from attnphase.facts.points import Block, points_of
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
@@ -21,8 +23,7 @@ from attnphase.state_evolution.sample_law import SampleLaw
 
 __all__ = ["NoisyLabels"]
 
-_SAMPLES = 64  # random fields on which the directions are found: a rule is exact in any
-_SEEN = 1e-12  # of the largest mean square slope; less is rounding
+_EACH = 24  # points of every size: of five tokens the noise has 25 directions, and there are 28 sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,22 +57,37 @@ class NoisyLabels:
         orders : sequence
             Of the tokens, by symmetries that leave the configuration as it is.
         """
-        kernels, generator, units = self.kernels, np.random.default_rng(23), Units.of(self.problem)
-        length, count = kernels.length, kernels.noise_columns
-        h = generator.normal(size=(2, _SAMPLES, length, kernels.columns)) * units.fields
-        k = generator.normal(size=(_SAMPLES, length, kernels.teacher_rank)) * units.tokens
-        noise = generator.normal(size=(_SAMPLES, length * count))
+        length, count = self.kernels.length, self.kernels.noise_columns
+        kinds = [(length * width, size) for width, size in zip(*self._sizes, strict=True)]
+        blocks = [Block(np.zeros(width), np.resize(size, width)) for width, size in kinds]
+        points = points_of(blocks, each=_EACH)
+        edges = np.cumsum([width for width, _ in kinds])
+        parts = np.split(points.values, edges[:-1], axis=1)
+        h, other, k = (part.reshape(len(part), length, -1) for part in parts[:3])
+        noise = parts[3]
 
         def of_student(z: Array) -> Array:
-            losses = self._losses(h[0], k, z)
-            return losses - self._losses(h[1], k, z) if self._quadratic else losses
+            losses = self._losses(h, k, z)
+            return losses - self._losses(other, k, z) if self._quadratic else losses
 
-        slopes = np.stack([of_student(noise + step) - of_student(noise - step) for step in np.eye(length * count)])
-        matrix = slopes @ slopes.T / _SAMPLES
+        with np.errstate(all="ignore"):
+            slopes = np.stack([of_student(noise + step) - of_student(noise - step) for step in np.eye(length * count)])
+            rounding = np.abs(self._losses(h, k, noise)) + np.abs(self._losses(other, k, noise))
         entries = np.arange(length * count).reshape(length, count)
         places = [entries[np.ix_(order, order)].ravel() for order in orders]
-        values, vectors = eigenvectors(np.mean([matrix[np.ix_(p, p)] for p in places], axis=0))
-        return vectors[:, values > _SEEN * values[0]]
+        moments = moments_of_slopes(slopes, rounding, points.groups)
+        of_all, ordinary = (np.mean([one[np.ix_(p, p)] for p in places], axis=0) for one in moments)
+        (values, vectors), (strengths, usual) = eigenvectors(of_all), eigenvectors(ordinary)
+        seen, count = (np.sum(one > SEEN * one[0]) for one in (values, strengths))
+        # directions that matter far out alone have no order among ordinary fields
+        return usual[:, :count] if count == seen else vectors[:, :seen]
+
+    @property
+    def _sizes(self) -> tuple[list[int], list[Array]]:
+        """Columns and sizes of the student's fields, twice, of the teacher's, and of the noise in its deviations."""
+        kernels, units = self.kernels, Units.of(self.problem)
+        columns = [kernels.columns, kernels.columns, kernels.teacher_rank, kernels.noise_columns]
+        return columns, [units.fields, units.fields, self.law.field_sizes, np.ones(1)]
 
     def mean_of_unseen(self, seen: Array, k: Array, weights: Array) -> float:
         """Mean loss by the noise in all directions but those seen, over weighted fields (n, L, t) of the teacher.

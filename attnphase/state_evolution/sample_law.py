@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.facts.expressions import Expressions, equivariant
+from attnphase.facts.moments import same_arrays
 from attnphase.integration.scrambling import scrambled_normals
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.losses import LossKind
@@ -22,11 +24,12 @@ from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.axes import matrix_root
 
 with loaded_on_use(__name__):
+    import sympy
+
     from derivations.models import metrics, samplers, scalar
 
 __all__ = ["DeclaredLaw", "SampleLaw"]
 
-_TRIED, _SPANS = 256, (0.1, 8.0)  # random k on which a symmetry is tried, from their middle to their tails
 _POINTS, _UNLIKELY = 4096, 8.0  # in each of 16 replicates, and the standard errors by which a mean is wrong
 _UNCERTAIN = 0.5  # relative error of the mean square: it is 1 if one of 16 replicates makes it up
 _LEFT = 1e-6  # of a direction that those before span: less is rounding
@@ -131,8 +134,12 @@ class SampleLaw:
     @cached_property
     def clusters(self) -> tuple[tuple[float, ...], ...]:
         """The numbers of the tokens' clusters in every configuration, each once; none if no label has them."""
-        numbers = self.means[..., self.means.shape[-1] - self.labels.cluster_columns :]
-        return tuple(dict.fromkeys(map(tuple, numbers.reshape(len(numbers), -1).tolist())))
+        return tuple(dict.fromkeys(map(self.clusters_of, range(len(self.means)))))
+
+    def clusters_of(self, configuration: int) -> tuple[float, ...]:
+        """The numbers of the tokens' clusters in a configuration; none if no label has them."""
+        numbers = self.means[configuration, :, self.means.shape[-1] - self.labels.cluster_columns :]
+        return tuple(numbers.ravel().tolist())
 
     def of_configurations(self, places: Sequence[int], probabilities: Array) -> SampleLaw:
         """The law of some configurations alone, with these probabilities."""
@@ -164,7 +171,16 @@ class SampleLaw:
         if -1 in sources or np.abs(self.probabilities[sources] - self.probabilities).max() > 1e-12:
             return False
         moved = np.take_along_axis(turned[sources], tokens[..., None], axis=1)
-        return np.allclose(moved, self.means, rtol=1e-12, atol=1e-14)
+        size = np.abs(self.means).max(axis=(0, 1))
+        size[: len(turn)] += self.field_sizes
+        return same_arrays(moved, self.means, size)
+
+    @property
+    def field_sizes(self) -> Array:
+        """Largest roots of the second moments of a Gaussian k, (t,)."""
+        squares = np.diagonal(self.rho, axis1=1, axis2=2).max(axis=0)
+        sizes: Array = np.sqrt(squares + (self.means[..., : len(squares)] ** 2).max(axis=(0, 1)))
+        return sizes
 
     @cached_property
     def holding(self) -> NDArray[np.bool_]:
@@ -267,16 +283,31 @@ class DeclaredLaw(SampleLaw):
         if not super().unchanged(order, turn):
             return False
         sources, tokens = self.images(order)
-        k = np.random.default_rng(25).normal(0.1, 0.9, (_TRIED, *self.means.shape[1:2], len(turn)))
-        k = k * np.sqrt(np.trace(self.rho, axis1=1, axis2=2).mean() / len(turn))
-        k = k * np.geomspace(*_SPANS, _TRIED)[:, None, None]
+        length = self.means.shape[1]
         for place, (source, own) in enumerate(zip(sources, tokens, strict=True)):
-            mine, shares = self.of_gaussian(source, k)
-            its, others = self.of_gaussian(place, (k @ turn.T)[:, own])
-            for one, other in (((mine @ turn.T)[:, own], its), (shares, others)):
-                if not np.allclose(one, other, rtol=1e-9, atol=1e-12):
-                    return False
+            change: Array = np.kron(np.eye(length)[own], turn).astype(float)
+            mine, its = self._made(source), self._made(place)
+            outputs = np.block([[change, np.zeros((len(change), 1))], [np.zeros((1, len(change))), np.ones((1, 1))]])
+            points = mine.points(np.zeros(len(change)), np.tile(self.field_sizes, length))
+            if not equivariant(mine, its, points, change, outputs):
+                return False
         return True
+
+    def _made(self, configuration: int) -> Expressions:
+        """Fields and their density as expressions of Gaussian k, in a configuration."""
+        parameters = self.given.parameters or {}
+        names, (length, rank) = tuple(parameters), (self.means.shape[1], self.rho.shape[-1])
+        sizes = scalar.Sizes(length, 1, rank)
+        entries, held = samplers.sampler_expressions(self.given.sampler or "k", sizes, names)
+        density: Any = 1
+        if self.given.density is not None:
+            over, symbols = metrics.metric_expression(self.given.density, length, 1, rank, names)
+            density = over.xreplace(dict(zip(symbols.teacher, entries, strict=True)))
+        numbers = [int(self.numbers[site]) for site in self.configurations[configuration]]
+        known = dict(zip(held.clusters, map(sympy.Integer, numbers), strict=True))
+        known |= {one: sympy.Float(value) for one, value in zip(held.parameters, parameters.values(), strict=True)}
+        made = tuple(sympy.sympify(one).xreplace(known) for one in (*entries, density))
+        return Expressions(made, held.teacher)
 
     def check(self) -> None:
         """Refuse fields without a mean square, and a density that is negative or whose mean is not 1, for any clusters.

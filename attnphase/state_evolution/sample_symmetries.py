@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.state_evolution.proximal import ProximalProblem
+from attnphase.facts.losses import SampleLoss, exchanges_tokens, sample_points
+from attnphase.facts.questions import Asked
 from attnphase.state_evolution.sector import Element
 from attnphase.state_evolution.system import System
 
@@ -18,8 +19,6 @@ __all__ = ["Image", "images_in", "merged", "symmetries_of_samples"]
 
 Key = tuple[tuple[tuple[int, ...], bytes, bytes], ...]
 """Symmetries of overlaps: orders of the sites, and the entries of the students' and the teachers' matrices."""
-
-_SAMPLES, _SAME = 256, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
 
 
 class Image(NamedTuple):
@@ -125,13 +124,24 @@ def _image(
 
 
 def _leaves_losses(system: System, configuration: int, image: Image) -> bool:
-    """Whether random samples and their images have the same losses."""
-    kernels, generator = system.kernels, np.random.default_rng(22)
-    counts = kernels.columns, kernels.teacher_rank, kernels.noise_columns
-    h, k, z = (generator.normal(0.1, 0.9, (_SAMPLES, kernels.length, count)) for count in counts)
-    losses = np.empty((2, _SAMPLES))
-    turned = configuration, image.of(h, image.student), image.of(k, image.teacher), image.of_noise(z)
-    for found, (place, fields_of, *labels) in zip(losses, ((image.source, h, k, z), turned), strict=True):
-        whole = system.sample_law.labels_of(*labels) + system.sample_law.means[place]
-        found[:] = ProximalProblem(system).losses_of(place, np.ascontiguousarray(fields_of), whole)
-    return bool(np.abs(losses[0] - losses[1]).max() <= _SAME * np.abs(losses).max())
+    """Whether samples and their images have the same losses.
+
+    In many digits that is asked of the tokens' exchange: signs and exchanges of columns are the whole loss's.
+    """
+    clusters, loss = system.sample_law.clusters_of, system.loss
+    question, images = (_samples(system, place) for place in (image.source, configuration))
+
+    def image_of(_: object, points: Array) -> Array:
+        h, k, noise, trained = question.split(points)
+        return question.joined(image.of(h, image.student), image.of(k, image.teacher), image.of_noise(noise), trained)
+
+    asked = Asked.of(question, sample_points(question, loss.sizes))
+    return bool(asked.possible([image], image_of, images)) and exchanges_tokens(
+        loss, clusters(image.source), clusters(configuration), image.order, image.of_entries
+    )
+
+
+def _samples(system: System, configuration: int) -> SampleLoss:
+    """The loss of a configuration's samples, with the numbers that the problem has for all else."""
+    variance, means = system.token_variances[configuration], system.sample_law.means[configuration]
+    return SampleLoss(system.kernels, *system.parameters, variance, means)

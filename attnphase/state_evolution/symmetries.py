@@ -1,4 +1,4 @@
-"""Discrete symmetries: of a model's loss, found on random fields, and of a problem's tokens and clusters."""
+"""Discrete symmetries: of a model's loss, and of a problem's tokens and clusters. `attnphase.facts` decides."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.errors import SolverError
-from attnphase.kernels.compiler import Kernels
-from attnphase.kernels.key import trained_places
+from attnphase.facts.losses import Element, Loss, signed_symmetries
+from attnphase.facts.moments import same_arrays, same_moments
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.overlaps import norm_entries, norm_matrix
 from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.trained import TrainedPenalties
 
@@ -28,11 +25,7 @@ __all__ = [
     "problem_symmetries",
     "site_permutations",
     "teacher_unchanged",
-    "turned_numbers",
 ]
-
-Element = tuple[Array, Array, Array]
-"""Signed permutations (A, B, C) of the student's and the teacher's columns, and of what is trained."""
 
 ProblemSymmetry = tuple[tuple[int, ...], Array, Array, Array]
 """Order of the sites, and (A, B, C)."""
@@ -40,31 +33,21 @@ ProblemSymmetry = tuple[tuple[int, ...], Array, Array, Array]
 Clusters = tuple[tuple[float, ...], ...]
 """Numbers of the tokens' clusters, of every configuration; of a loss that takes none there is one without numbers."""
 
-_FEW, _SAMPLES = 8, 256  # random fields on which a candidate is tried; labels of few values are often equal by chance
-_TOLERANCE = 1e-9
 _MOST_CANDIDATES = 4096
 _MOST_PERMUTED = 5  # tokens of which all orders are tried
 _MOST_PAIRS = 384**2  # of signed permutations, as four columns of the student and of the teacher have
 
 
 @lru_cache(maxsize=32)
-def loss_symmetries(
-    kernels: Kernels, clusters: Clusters = ((),), norms: int = 0, trained: tuple[int, ...] = ()
-) -> tuple[Element, ...]:
+def loss_symmetries(loss: Loss, clusters: Clusters = ((),)) -> tuple[Element, ...]:
     """Signed permutations of student and teacher columns with ``loss(h A^T, k B^T; C b) = loss(h, k; b)``.
 
     The trained parameters b, such as the weights of a read-out, may change signs and places with the columns. Whatever
     noise the labels have stays as it is, and so do the clusters, of whose numbers all have to be given. A loss of Q,
     whose last numbers are so many entries of it, is taken at ``A Q A^T`` on the left.
 
-    They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
-    declaration. Beyond four columns (five, if the teacher has at most two) or three trained parameters only
-    reflections are tried.
-
-    Parameters
-    ----------
-    trained : tuple of int
-        Where trained parameters stand among the loss's numbers, and the entries of Q behind them.
+    All candidates are tried, so that a user's own loss needs no declaration. Beyond four columns (five, if the teacher
+    has at most two) or three trained parameters only reflections are tried.
 
     Returns
     -------
@@ -74,111 +57,34 @@ def loss_symmetries(
     Raises
     ------
     SolverError
-        The loss is no number on some of the fields.
+        The loss is no number on some ordinary fields.
     """
-    columns, rank = kernels.columns, kernels.teacher_rank
+    columns, rank = loss.kernels.columns, loss.kernels.teacher_rank
     count = math.prod(math.factorial(size) * 2**size for size in (columns, rank))
     most = 5 if count <= _MOST_PAIRS else 4
-    candidates = list(itertools.product(_signed_permutations(columns, most), _signed_permutations(rank, most)))
-    return leave_loss(kernels, candidates, clusters, norms, trained)
+    candidates = itertools.product(_signed_permutations(columns, most), _signed_permutations(rank, most))
+    return leave_loss(loss, list(candidates), clusters)
 
 
-def leave_loss(
-    kernels: Kernels,
-    pairs: Sequence[tuple[Array, Array]],
-    clusters: Clusters = ((),),
-    norms: int = 0,
-    trained: tuple[int, ...] = (),
-) -> tuple[Element, ...]:
-    """Those of some pairs (A, B), the identity first, for which some C leaves the loss unchanged on random fields.
+def leave_loss(loss: Loss, pairs: Sequence[tuple[Array, Array]], clusters: Clusters = ((),)) -> tuple[Element, ...]:
+    """Those of some pairs (A, B), the identity first, for which some C leaves the loss as it is.
 
-    Parameters
-    ----------
-    kernels : Kernels
-    pairs : sequence of pairs
-    clusters : tuple of tuples
-        The numbers of the tokens' clusters for which this has to hold, see `SampleLaw.clusters`.
-    norms : int
-        Number of the entries of Q.
-    trained : tuple of int
-        See `loss_symmetries`.
-
-    Raises
-    ------
-    SolverError
-        The loss is no number on some of the fields.
+    See `signed_symmetries`, which decides.
     """
-    rest, found = list(enumerate(pairs)), {}
-    for signs in _signed_permutations(max(len(trained) - norms, 0), most=3):
-        C = np.eye(len(trained))
-        C[: len(signs), : len(signs)] = signs
-        holding = rest
-        for samples in (1, _FEW, _SAMPLES):  # most fail on the first
-            for numbers in clusters:
-                own = [pair for _, pair in holding]
-                same = _unchanged(kernels, own, C, trained, numbers, norms, samples) if own else []
-                holding = [one for one, holds in zip(holding, same, strict=True) if holds]
-        found |= {place: (A, B, C) for place, (A, B) in holding}
-        rest = [one for one in rest if one[0] not in found]
-    return tuple(found[place] for place in sorted(found))
+    changes = _signed_permutations(len(loss.trained) - loss.norms, most=3)
+    return signed_symmetries(loss, clusters, pairs, changes)
 
 
-def _unchanged(
-    kernels: Kernels,
-    pairs: Sequence[tuple[Array, Array]],
-    C: Array,
-    trained: tuple[int, ...],
-    clusters: tuple[float, ...],
-    norms: int,
-    samples: int,
-) -> NDArray[np.bool_]:
-    """Which pairs leave the losses of random samples with these clusters, with C for what is trained."""
-    generator = np.random.default_rng(20)
-    length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
-    h = generator.normal(0.1, 1.2, (_SAMPLES, length, columns))[:samples]
-    k = generator.normal(-0.2, 0.9, (_SAMPLES, length, rank))[:samples]
-    noise = np.random.default_rng(21).normal(0.1, 0.6, (_SAMPLES, length, kernels.noise_columns))[:samples]
-    mixing = generator.uniform(0.2, 0.8, (length, length))
-    variance = generator.uniform(0.3, 0.9, length)
-    own = np.tile(np.reshape(clusters, (length, kernels.cluster_columns)), (samples, 1, 1))
-
-    def losses(pairs: Sequence[tuple[Array, Array]], numbers: Array) -> Array:
-        fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in pairs]))
-        labels = [np.concatenate([k @ B.T, noise, own], axis=-1) for _, B in pairs]
-        teacher, values = np.ascontiguousarray(np.concatenate(labels)), np.empty(len(fields))
-        kernels.losses_at(fields, teacher, mixing, numbers, variance, values)
-        return values.reshape(len(pairs), samples)
-
-    plain = kernels.some_numbers
-    reference = losses([(np.eye(columns), np.eye(rank))], plain)
-    if not np.isfinite(reference).all():
-        raise SolverError(
-            "the loss is not a finite number at ordinary fields: write student.score, teacher.score or loss.expression"
-            " so that it is one everywhere."
-        )
-    if norms:  # each pair has numbers of its own
-        parts = [losses([(A, B)], turned_numbers(plain, A, C, trained, norms)) for A, B in pairs]
-        values = np.concatenate(parts)
-    else:
-        values = losses(pairs, turned_numbers(plain, np.eye(columns), C, trained))
-    same: NDArray[np.bool_] = np.abs(values - reference).max(axis=1) <= _TOLERANCE * np.abs(reference).max()
-    return same
-
-
-def turned_numbers(numbers: Array, A: Array, C: Array, trained: Sequence[int], norms: int = 0) -> Array:
-    """A loss's numbers with ``C b`` for what is trained, and ``A Q A^T`` for the entries of Q, which are the last."""
-    found, places = numbers.copy(), list(trained)
-    found[places] = C @ numbers[places]
-    if norms:
-        found[-norms:] = norm_entries(A @ norm_matrix(found[-norms:], len(A)) @ A.T)
-    return found
-
-
-def is_sign_symmetric(kernels: Kernels, clusters: Clusters = ((),), norms: int = 0) -> bool:
-    """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself."""
-    one, other = np.eye(kernels.columns), np.eye(kernels.teacher_rank)
+def is_sign_symmetric(loss: Loss, clusters: Clusters = ((),)) -> bool:
+    """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself, whatever is trained."""
+    one, other = np.eye(loss.kernels.columns), np.eye(loss.kernels.teacher_rank)
+    if not loss.trained:  # all reflections are among the candidates
+        found = loss_symmetries(loss, clusters)
+        return all(any(np.array_equal(A, s * one) and np.array_equal(B, t * other) for A, B, _ in found)
+                   for s, t in ((-1, 1), (1, -1)))  # fmt: skip
     wanted = [(one, other), (-one, other), (one, -other)]
-    return len(leave_loss(kernels, wanted, clusters, norms)) == len(wanted)
+    unchanged = [np.eye(len(loss.trained) - loss.norms)]
+    return len(signed_symmetries(loss, clusters, wanted, unchanged)) == len(wanted)
 
 
 def _signed_permutations(size: int, most: int) -> list[Array]:
@@ -199,12 +105,10 @@ def site_permutations(problem: Problem, spectrum: Spectrum, law: SampleLaw) -> t
     def holds(tokens: Sequence[int], order: Sequence[int]) -> bool:
         p, o = list(tokens), list(order)
         joint = [*o, *range(count, spectrum.mean.shape[1])]
-        moments = spectrum.covariance[:, joint][:, :, joint]
         return (
-            np.allclose(mixing[np.ix_(p, p)], mixing, rtol=1e-12, atol=1e-14)
-            and np.allclose(spectrum.gamma[o], spectrum.gamma, rtol=1e-12)
-            and np.allclose(spectrum.mean[:, joint], spectrum.mean, rtol=1e-12, atol=1e-14)
-            and np.allclose(moments, spectrum.covariance, rtol=1e-12, atol=1e-14)
+            same_arrays(mixing[np.ix_(p, p)], mixing)
+            and same_arrays(spectrum.gamma[o], spectrum.gamma)
+            and same_moments(spectrum, spectrum.mean[:, joint], spectrum.covariance[:, joint][:, :, joint])
             and law.unchanged(order, same)
         )
 
@@ -268,7 +172,7 @@ def _site_orders(problem: Problem):  # noqa: ANN202
 
 def problem_symmetries(
     problem: Problem,
-    kernels: Kernels,
+    loss: Loss,
     spectrum: Spectrum,
     law: SampleLaw,
     penalties: TrainedPenalties,
@@ -287,7 +191,7 @@ def problem_symmetries(
     elements: list[ProblemSymmetry] = []
     allowed = [
         (A, B, C)
-        for A, B, C in loss_symmetries(kernels, law.clusters, len(problem.loss.norms), tuple(trained_places(problem)))
+        for A, B, C in loss_symmetries(loss, law.clusters)
         if keeps(A) and teacher_unchanged(spectrum, law, B) and penalties.unchanged(C)
     ]
     for order in site_permutations(problem, spectrum, law):
@@ -302,8 +206,5 @@ def teacher_unchanged(spectrum: Spectrum, law: SampleLaw, B: Array) -> bool:
     count = spectrum.sites
     whole = np.eye(count + len(B))
     whole[count:, count:] = B
-    return (
-        np.allclose(spectrum.mean @ whole.T, spectrum.mean, rtol=1e-12, atol=1e-14)
-        and np.allclose(whole @ spectrum.covariance @ whole.T, spectrum.covariance, rtol=1e-12, atol=1e-14)
-        and law.unchanged(range(count), B)
-    )
+    moved = spectrum.mean @ whole.T, whole @ spectrum.covariance @ whole.T
+    return same_moments(spectrum, *moved) and law.unchanged(range(count), B)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.facts.losses import Loss
 from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling, trained_slopes_for
 from attnphase.kernels.key import model_numbers, trained_places
@@ -192,7 +193,7 @@ class System:
     def symmetries(self) -> tuple[ProblemSymmetry, ...]:
         """What leaves the whole problem unchanged: loss, data and regulariser; the identity is the first."""
         return problem_symmetries(
-            self.problem, self.kernels, self.spectrum, self.sample_law, self.penalties, self.prior.unchanged
+            self.problem, self.loss, self.spectrum, self.sample_law, self.penalties, self.prior.unchanged
         )
 
     @cached_property
@@ -201,7 +202,7 @@ class System:
         form = self.problem.regularizer.form
         ridges = self.problem.regularizer.strength
         unlike = ridges if isinstance(ridges, tuple) else None
-        gauge = gauge_of(self.kernels, self.sample_law.clusters, self.norms, unlike)
+        gauge = gauge_of(self.loss, self.sample_law.clusters, unlike)
         return gauge.of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
 
     def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:
@@ -226,10 +227,15 @@ class System:
         """The order parameters that share a starting point's symmetries, in the problem's units."""
         return Sector.of(start, self.symmetries, self.units, self.gauge)
 
-    @property
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss as facts about it are asked."""
+        return Loss.of(self.problem, self.kernels, self.spectrum)
+
+    @cached_property
     def has_even_loss(self) -> bool:
         """Whether the loss is unchanged by the signs of the student's fields, and by those of the teacher's."""
-        return is_sign_symmetric(self.kernels, self.sample_law.clusters, self.norms)
+        return is_sign_symmetric(self.loss, self.sample_law.clusters)
 
     @property
     def reflects(self) -> bool:

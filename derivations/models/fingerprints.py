@@ -13,10 +13,10 @@ from sympy import Add, Mul, Pow
 
 from derivations.models.functions import Softmax
 
-__all__ = ["fingerprint"]
+__all__ = ["Part", "fingerprint", "part_of", "whole"]
 
 _NOTHING = "1"  # what a number has beside its factor
-_Part = tuple[Fraction, str]
+Part = tuple[Fraction, str]
 """A rational factor, and a name of what it multiplies."""
 
 
@@ -36,17 +36,18 @@ def fingerprint(expression: Any) -> str:
     str
         64 hexadecimal digits.
     """
-    known: dict[Any, _Part] = {}
+    known: dict[Any, Part] = {}
 
-    def part(node: Any) -> _Part:
+    def part(node: Any) -> Part:
         if node not in known:
-            known[node] = _part(node, part)
+            known[node] = part_of(node, part)
         return known[node]
 
-    return _name("value", _whole(part(expression)))
+    return _name("value", whole(part(expression)))
 
 
-def _part(node: Any, part: Callable[[Any], _Part]) -> _Part:
+def part_of(node: Any, part: Callable[[Any], Part]) -> Part:
+    """The factor and the name of a node, of those of what it is made of."""
     if node.is_Number:
         return Fraction(node.p, node.q) if node.is_Rational else Fraction(float(node)), _NOTHING
     if not node.args:
@@ -58,13 +59,13 @@ def _part(node: Any, part: Callable[[Any], _Part]) -> _Part:
     if isinstance(node, Pow) and node.exp.is_Integer:
         factor, name = part(node.base)
         return factor ** int(node.exp), _name("power", name, str(node.exp))
-    arguments = [_whole(part(one)) for one in node.args]
+    arguments = [whole(part(one)) for one in node.args]
     if isinstance(node, Softmax):
         arguments.sort()
     return Fraction(1), _name(type(node).__name__, *arguments)
 
 
-def _sum(parts: list[_Part]) -> _Part:
+def _sum(parts: list[Part]) -> Part:
     terms: dict[str, Fraction] = defaultdict(Fraction)
     for factor, name in parts:
         terms[name] += factor
@@ -74,16 +75,17 @@ def _sum(parts: list[_Part]) -> _Part:
     first = next(iter(terms.values()))
     if len(terms) == 1:
         return first, next(iter(terms))
-    return first, _name("sum", *(_whole((factor / first, name)) for name, factor in terms.items()))
+    return first, _name("sum", *(whole((factor / first, name)) for name, factor in terms.items()))
 
 
-def _product(parts: list[_Part]) -> _Part:
+def _product(parts: list[Part]) -> Part:
     factor = prod((one for one, _ in parts), start=Fraction(1))
     names = sorted(name for _, name in parts if name != _NOTHING)
     return factor, names[0] if len(names) == 1 else _name("product", *names)
 
 
-def _whole(part: _Part) -> str:
+def whole(part: Part) -> str:
+    """One text for both."""
     return f"{part[0]} {part[1]}"
 
 

@@ -67,10 +67,27 @@ class LabelFunctions:
         """Whether there are no jumps."""
         return not any(entry.has(Sign, Step) for entry in self.entries)
 
+    @property
+    def of_every_label(self) -> tuple[Any, ...]:
+        """The entries, or the likelihoods of the labels 1 and -1."""
+        if self.label is None:
+            return self.entries
+        return tuple(entry.xreplace({self.label: Integer(y)}) for y in (1, -1) for entry in self.entries)
+
+    @property
+    def varying(self) -> LabelFunctions:
+        """Without what is added to the labels of all fields and clusters: it tells nothing, and takes digits."""
+        own = (*self.fields, *self.clusters)
+        return replace(self, entries=tuple(entry.as_independent(*own, as_Add=True)[1] for entry in self.entries))
+
     def values(self) -> Callable[..., Array]:
         """Entries (..., M) of fields (..., F), and of the label where there is one."""
         given = self.fields if self.label is None else (*self.fields, self.label)
         return _compiled(self.entries, given, (len(self.entries),))
+
+    def of(self, expression: Any) -> Callable[..., Array]:
+        """Another function of the fields (..., F), (..., 1)."""
+        return _compiled((expression,), self.fields, (1,))
 
     def values_and_slopes(self) -> Callable[[Array], tuple[Array, Array]]:
         """Both, what they share being computed once."""

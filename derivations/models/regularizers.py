@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from mpmath import workdps
 from scipy.optimize import brentq
 from sympy import Expr, Symbol, lambdify, solveset
 from sympy.sets import FiniteSet, Reals
 
+from derivations.algebra.digits import same, values_in_digits
 from derivations.models.bounds import singular_point
+from derivations.models.exactly import Printed
 from derivations.models.formulas import FormulaError, parse_formula, shortened
 from derivations.models.functions import KINKED, NUMPY_FUNCTIONS, Sign, Step
+from derivations.models.parity import unchanged_by_rule
 
 __all__ = ["ConvexPenalty", "RegularizerError"]
 
 _W = Symbol("w", real=True)
+_SCALES = np.logspace(-6, 4, 21)  # on which it is asked whether it is even
 # where convexity is looked at: many scales on both sides
 _SAMPLES = np.concatenate([-np.logspace(4, -6, 400), np.logspace(-6, 4, 400), np.linspace(-5.03, 5.01, 401)])
 _ORDERED = np.sort(_SAMPLES)
@@ -87,10 +93,23 @@ class ConvexPenalty:
 
     @property
     def even(self) -> bool:
-        """Whether the sign of the weight does not matter."""
+        """Whether the sign of the weight does not matter: by a rule, or in digits at many sizes and beside kinks."""
+        if unchanged_by_rule([self.expression], {_W: (-1, _W)}):
+            return True
         value = self.numeric[0]
+        arguments = [node.args[0] for node in self.expression.atoms(*KINKED)]
+        kinks = sorted({0.0, *(abs(place) for one in arguments for place in _roots(one))})
+        between = [(one + other) / 2 for one, other in pairwise(kinks)]
+        w = np.array([*_SCALES, *between, 2 * kinks[-1] or 1.0])
         with np.errstate(all="ignore"):
-            return bool(np.allclose(value(_SAMPLES), value(-_SAMPLES), rtol=1e-10, atol=1e-12))
+            w = w[np.isfinite(value(w)) & np.isfinite(value(-w))]
+        printed = Printed.of([self.expression], [_W])
+        values, needed = values_in_digits(lambda: printed.exact(w[:, None]))
+        with workdps(needed):
+            images = printed.exact(-w[:, None])
+        # a pair of points is compared by what it varies by beside its neighbours
+        scales = np.searchsorted(_SCALES, w).clip(1, len(_SCALES) - 1)
+        return all(same(values[own], images[own], digits=needed) for own in (scales == n for n in np.unique(scales)))
 
     def _check(self, text: str) -> None:
         if not self.expression.has(_W):

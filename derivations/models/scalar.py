@@ -84,7 +84,7 @@ class ScalarModel:
         return tuple(c % self.teacher_rank for c in range(self.columns))
 
     @cached_property
-    def _expression(self) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    def expression(self) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
         """The loss in symbols, and the student's and the teacher's fields."""
         h, k = (
             [[Symbol(f"{letter}{a}_{c}", real=True) for c in range(columns)] for a in range(self.length)]
@@ -96,14 +96,14 @@ class ScalarModel:
     @property
     def has_labels(self) -> bool:
         """Whether of the teacher's fields only the signs enter, so that there are wrong labels to count."""
-        loss, _, teacher = self._expression
+        loss, _, teacher = self.expression
         unsigned = loss.xreplace({Sign(k): Symbol(f"sign_{k}") for k in teacher})
         return unsigned != loss and not unsigned.free_symbols & {*teacher}
 
     @property
     def has_kink(self) -> bool:
         """Whether it is not differentiable in the student's fields everywhere."""
-        loss, student, _ = self._expression
+        loss, student, _ = self.expression
         return has_kink(loss, student)
 
     def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from attnphase.files import writing as files
 from attnphase.pages.page import page_of
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.symmetries import loss_symmetries
+from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.settings import FlowSettings
 
 HEAVY = ("numba", "xarray", "scipy", "sympy", "matplotlib", "torch", "pandas", "netCDF4", "rich")
@@ -587,17 +589,16 @@ def test_extreme_values_are_refused(fields, words):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_ends_in_a_sentence(bad):
+def test_a_loss_that_is_no_number_ends_in_a_sentence(bad, monkeypatch, uncompiled):
     """As sqrt(h), of which not even the identity is found to be a symmetry."""
 
     def losses_at(h, k, mixing, parameters, variance, losses):
         losses[:] = np.where(h[:, 0, 0] < 0, bad, h[:, 0, 0])
 
-    kernels: Any = SimpleNamespace(
-        length=1, columns=1, teacher_rank=1, noise_columns=0, cluster_columns=0, some_numbers=None, losses_at=losses_at
-    )
+    system = System.of(Problem().with_fields({"tokens.length": 1, "loss.kind": "square"}))
+    wrong = replace(system.loss, kernels=replace(system.kernels, losses_at=losses_at))
     with pytest.raises(SolverError, match="the loss is not a finite number"):
-        loss_symmetries.__wrapped__(kernels)
+        loss_symmetries(wrong)
 
 
 # --- code of the user's own -------------------------------------------------------------------------------------------

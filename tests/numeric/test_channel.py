@@ -151,7 +151,7 @@ def test_shares_of_second_minima_are_counted_by_their_distance(problem):
 def test_fields_are_not_reflected_where_the_teacher_has_a_mean():
     """The loss is even in k, but its law is not."""
     system, paper = System.of(TEACHER_MEANS), System.of(Problem.paper())
-    assert is_sign_symmetric(system.kernels)
+    assert is_sign_symmetric(system.loss)
     assert system.kernels is paper.kernels
     assert not system.refinement(2**20).symmetric
     assert paper.refinement(2**20).symmetric

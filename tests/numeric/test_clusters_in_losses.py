@@ -190,7 +190,7 @@ def test_symmetries_hold_for_all_numbers(uncompiled: None):
     ]
     assert [one.sample_law.clusters for one in systems] == [((0.0,),), ((0.0,), (1.0,)), ((0.0,), (2.0,))]
     assert [one.has_even_loss for one in systems] == [True, False, True]
-    assert [len(loss_symmetries(one.kernels, one.sample_law.clusters)) for one in systems] == [16, 2, 8]
+    assert [len(loss_symmetries(one.loss, one.sample_law.clusters)) for one in systems] == [16, 2, 8]
     assert [len(one.gauge.turns) for one in systems] == [1, 0, 0]
 
 

@@ -525,9 +525,10 @@ def solved_ridge(ridge: Ridge, rule: Rule) -> tuple[Setting, Overlaps, dict[str,
     The start is away from the solution in every order parameter, m included, which the data must bring to zero.
     """
     kernels = kernels_for(Problem().with_fields({"tokens.length": 1, "loss.kind": "square"}))
-    assert not is_sign_symmetric(kernels)
     problem = ridge_problem(ridge)
-    at = Setting(System(problem, kernels, Spectrum.of(problem)), rule, ridge.alpha)
+    system = System(problem, kernels, Spectrum.of(problem))
+    assert not is_sign_symmetric(system.loss)
+    at = Setting(system, rule, ridge.alpha)
     rho = at.spectrum.rho
 
     def evaluate(vector):

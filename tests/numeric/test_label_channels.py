@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 import attnphase as ap
 from attnphase import Problem, ProblemError
+from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.theories.bayes_optimal import fibres
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.fibres import Fibres
@@ -308,8 +309,11 @@ def test_what_newton_does_not_find_is_no_chart():
         ("k[0, 0] + sinh(k[1, 0])", True),
         ("k[1, 0]**3 - 3*k[1, 0] + k[0, 0]**3 - 3*k[0, 0]", False),
     ):
-        both = labels_of_formula(text, 2, 1).values_and_slopes()
-        assert (solved_fields(both, 2, 1, 1.0) is not None) == expected
+        for scale in (1e-6, 1.0, 3e5):
+            given = text.replace("k[0, 0]", f"(k[0, 0]/{scale})").replace("k[1, 0]", f"(k[1, 0]/{scale})")
+            laws = FieldLaws(np.zeros((1, 2)), np.full((1, 2), scale))
+            facts = LabelFacts([labels_of_formula(given, 2, 1)], [1.0], laws)
+            assert (solved_fields(facts, 2, 1) is not None) == expected
 
 
 def test_a_chart_on_which_fields_are_missed_is_left_out():

@@ -3,8 +3,6 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +14,9 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.gauge import gauge_of
-from attnphase.state_evolution.overlaps import Overlaps, norm_matrix
+from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.symmetries import loss_symmetries
+from attnphase.state_evolution.system import System
 
 SETTINGS = SolverSettings(threads=1)
 LEVELS = [{"weight": 0.3, "variances": [0.9]}, {"weight": 0.7, "variances": [0.35]}]
@@ -144,32 +143,21 @@ def test_checks_hold():
 # --- symmetries -------------------------------------------------------------------------------------------------------
 
 
-def in_python(loss: Any, columns: int = 2) -> Any:
-    """What symmetries ask of kernels, for a loss of the fields of one token and of Q, without a compiler."""
-    entries = columns * (columns + 1) // 2
-
-    def losses_at(fields: Any, labels: Any, mixing: Any, numbers: Any, variance: Any, losses: Any) -> None:
-        losses[:] = [loss(h[0], norm_matrix(numbers[-entries:], columns)) for h in fields]
-
-    numbers = np.array([0.4, 1.3, 0.7, 0.43, 0.21, 0.9])[-entries:]
-    sizes = {"length": 1, "columns": columns, "teacher_rank": 1, "noise_columns": 0, "cluster_columns": 0}
-    return SimpleNamespace(**sizes, some_numbers=numbers, losses_at=losses_at)
-
-
-def test_columns_change_together_with_q():
+def test_columns_change_together_with_q(uncompiled: None):
     """An entry of Q breaks the exchange of columns, an off-diagonal one single signs; turns change Q too."""
     found = {}
+    squares, bent = "tanh(h[0])@tanh(h[0])", "sqrt(1 + h[0]@h[0])"
     for name, loss in {
-        "p Q p": lambda h, Q: np.tanh(h) @ Q @ np.tanh(h),
-        "Tr Q": lambda h, Q: np.tanh(h) @ np.tanh(h) + np.trace(Q),
-        "Q11": lambda h, Q: np.tanh(h) @ np.tanh(h) + Q[0, 0],
-        "Q12": lambda h, Q: np.tanh(h) @ np.tanh(h) * Q[0, 1],
-        "h Q h": lambda h, Q: np.sqrt(1 + h @ h) + h @ Q @ h,
-        "|h|, Q11": lambda h, Q: np.sqrt(1 + h @ h) + Q[0, 0],
+        "p Q p": "p = tanh(h[0])\np@Q@p",
+        "Tr Q": f"{squares} + Q[0, 0] + Q[1, 1]",
+        "Q11": f"{squares} + Q[0, 0]",
+        "Q12": f"({squares})*(1 + Q[0, 1])",
+        "h Q h": f"{bent} + h[0]@Q@h[0]",
+        "|h|, Q11": f"{bent} + Q[0, 0]",
     }.items():
-        kernels = in_python(loss)
-        turns = gauge_of.__wrapped__(kernels, ((),), 3).turns
-        found[name] = len(loss_symmetries.__wrapped__(kernels, ((),), 3)) // 2, len(turns)
+        system = System.of(autoencoder(columns=2, loss=loss))
+        turns = gauge_of(system.loss).turns
+        found[name] = len(loss_symmetries(system.loss)) // 2, len(turns)
     assert found == {"p Q p": (8, 0), "Tr Q": (8, 0), "Q11": (4, 0), "Q12": (4, 0), "h Q h": (8, 1), "|h|, Q11": (4, 0)}
 
 

@@ -10,12 +10,14 @@ from scipy.stats import ncx2, norm
 
 import attnphase as ap
 from attnphase import Problem, ProblemError
+from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.symmetries import all_rotations, column_images, turns
 from attnphase.theories.bayes_optimal.thresholds import _weak_recovery
+from derivations.models.labels import labels_of_formula
 
 
 def problem(length, noise, rank=3, sigma=1.0, **fields):
@@ -52,14 +54,33 @@ def test_the_images_of_three_columns_are_a_group_of_orthogonal_matrices():
 
 def test_rotations_are_found_where_all_of_them_leave_labels_unchanged():
     """A norm has all; one of two columns has signs alone; a determinant has no reflections."""
-    norms = column_images(lambda k: (k.reshape(-1, 2, 3) ** 2).sum(axis=-1), 2, 3, 8)
+    norms = images_of("[sum(k[0]**2), sum(k[1]**2)]", 3)
     assert all_rotations(norms)
     assert len(norms) == 24
-    two = column_images(lambda k: (k.reshape(-1, 2, 3)[..., :2] ** 2).sum(axis=-1), 2, 3, 8)
+    two = images_of("[sum(k[0, :2]**2), sum(k[1, :2]**2)]", 3)
     assert len(two) == 16  # exchanges of two columns, and all signs
-    determinants = column_images(lambda k: np.linalg.det(k.reshape(-1, 2, 2))[:, None], 2, 2, 8)
+    determinants = images_of("k[0, 0]*k[1, 1] - k[0, 1]*k[1, 0]", 2)
     assert not all_rotations(determinants)
     assert {round(np.linalg.det(image)) for image in determinants} == {1}
+
+
+@pytest.mark.parametrize("size", [1e-7, 1.0, 3e6])
+def test_rotations_and_signs_depend_on_no_unit_and_no_constant(size):
+    """Labels of norms have all rotations; a bump beyond ten deviations that is not even leaves them the others."""
+    for rank in (2, 3):
+        bent = f"{10 * size} - k[0, 0]"
+        for unit, constant in ((1.0, 0.0), (1e-9, 1e6), (1e8, -1e20)):
+            norm = f"{constant} + {unit}*sqrt({size**2} + sum(k[0]**2) + 2*sum(k[1]**2))"
+            assert all_rotations(images_of(norm, rank, size))
+            for part in (f"relu(-({bent}))", f"exp(k[0, 0]/{size} - 9)"):
+                found = np.array(images_of(f"{norm} + {1e-3 * unit}*{part}", rank, size))
+                assert (found[:, 0, 0] == 1).all()
+                assert len(found) == {2: 2, 3: 8}[rank]
+
+
+def images_of(text, rank, size=1.0):
+    laws = FieldLaws(np.zeros((1, 2 * rank)), np.full((1, 2 * rank), size))
+    return column_images(LabelFacts([labels_of_formula(text, 2, rank)], [1.0], laws), rank, 8)
 
 
 def softmax_labels(k):

@@ -23,6 +23,7 @@ LAYERS = {
         "problem",
         "kernels",
         "spectrum",
+        "facts",
         "state_evolution",
         "fixed_points",
         "data",

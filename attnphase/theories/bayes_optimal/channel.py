@@ -33,6 +33,7 @@ __all__ = [
     "outer",
 ]
 
+_RESOLUTION = 1e-30  # share of a field's variance, whose inverse squared is a number
 _LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
@@ -244,13 +245,26 @@ class Preimages:
 
 @dataclass(frozen=True)
 class Signs:
-    """The sign of one token's field of one column with noise of variance ``noise`` on it: the probit channel."""
+    """The sign of one token's field of one column with noise of variance ``noise`` on it: the probit channel.
+
+    Attributes
+    ----------
+    noise : float
+    variance : float
+        Of the field.
+    """
 
     noise: float
+    variance: float = 1.0
     noise_dimensions, label_dimensions = 0, 1
     images = (((1.0,),),)
     exact = False
-    coarsest, most, tolerance, resolution = 128, 2**13, 1e-9, 1e-30
+    coarsest, most, tolerance = 128, 2**13, 1e-9
+
+    @property
+    def resolution(self) -> float:
+        """See `Channel`."""
+        return _RESOLUTION * self.variance
 
     @property
     def sums(self) -> SignSums:

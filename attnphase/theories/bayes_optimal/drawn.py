@@ -106,10 +106,10 @@ def two_moments(fields: Array, weights: Array) -> tuple[Array, Array]:
     return weighted.sum(axis=1), weighted.mT @ fields
 
 
-def log_normal(draws: Array, center: Array, root: Array) -> Array:
-    """Logarithm of normal densities (B, n), without the constant of their dimension."""
+def log_normal(draws: Array, center: Array, root: Array, unit: float) -> Array:
+    """Logarithm of normal densities (B, n) in a unit of the fields, without the constant of their dimension."""
     white = (draws - center[:, None]) @ np.linalg.inv(root).mT
-    return -np.einsum("bni,bni->bn", white, white) / 2 - np.linalg.slogdet(root)[1][:, None]
+    return -np.einsum("bni,bni->bn", white, white) / 2 - np.linalg.slogdet(root / unit)[1][:, None]
 
 
 def log_sum(logs: list[Array]) -> Array:

@@ -27,6 +27,7 @@ __all__ = ["Fibres"]
 _AT_ONCE = 2**16  # draws
 _WIDER = 2.0  # variance of draws around the true field, itself a draw, over that of the posterior there
 _STEEPEST = 1e200  # curvature where the label does not tell the solved fields
+_ROUNDING = 1e-9  # a million times that of products with orthogonal matrices
 _NONE = -1e300  # logarithm of the weight of a draw without fields
 _LOG_TWO_PI = float(np.log(2 * np.pi))
 RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = 2048, 8, 64
@@ -60,6 +61,10 @@ class Fibres(Drawn):
     draws : int
         From the prior, and around every image, for each node; a power of two.
     seed : int
+    scale : float
+        Standard deviation of a field.
+    slope : float
+        That of a label, over that of a field.
     """
 
     both: Callable[[Array], tuple[Array, Array]]
@@ -70,6 +75,8 @@ class Fibres(Drawn):
     images: tuple[tuple[tuple[float, ...], ...], ...]
     draws: int = 64
     seed: int = 0
+    scale: float = 1.0
+    slope: float = 1.0
     noise_dimensions = label_dimensions = 0
     sums = noise_entropy = None
     exact = True
@@ -89,9 +96,9 @@ class Fibres(Drawn):
         for image in self.images:
             turn = blocks(np.broadcast_to(np.array(image), (self.length, self.rank, self.rank)))
             place = (turn @ k)[free]
-            if any(np.allclose(place, other) for other in places):
+            if any(_same(place, other) for other in places):
                 continue
-            opposite = [sign for sign, other in zip(signs, places, strict=True) if np.allclose(place, -other)]
+            opposite = [sign for sign, other in zip(signs, places, strict=True) if _same(place, -other)]
             turns.append(turn)
             signs.append(-opposite[0] if opposite else 1)
             places.append(place)
@@ -115,8 +122,8 @@ class Fibres(Drawn):
         fields, found = (np.concatenate(part, axis=1) for part in zip(*drawn, strict=True))
         slope, densities = self.both(fields)[1], list[Array]()
         for chart, law in zip(charts, laws, strict=True):
-            volume = log_volume(slope[..., chart.solved])
-            densities += [log_normal(fields[..., chart.free], *one) + volume for one in law]
+            volume = log_volume(slope[..., chart.solved] / self.slope)
+            densities += [log_normal(fields[..., chart.free], *one, self.scale) + volume for one in law]
         base = -log_sum(densities)
         if self.even:
             fields, base, found = (np.concatenate(pair, axis=1) for pair in (
@@ -198,6 +205,11 @@ class Fibres(Drawn):
         place = np.empty((size, size), np.int64)
         place[i, j] = place[j, i] = np.arange(len(i))
         return Response(found[:, place[:, :, None, None], place], first)
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Whether images of one vector of order one are equal but for rounding."""
+    return float(np.abs(one - other).max(initial=0.0)) < _ROUNDING
 
 
 def _squares(white: Array, X: Array, weights: Array) -> tuple[Array, Array]:

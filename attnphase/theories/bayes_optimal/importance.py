@@ -34,7 +34,7 @@ Target = Callable[[Array], Array]
 """Labels (B, C M) of fields (B, L, t), for each of C choices of clusters that nobody sees."""
 
 _AT_ONCE = 2**18  # draws, with their images
-_DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
+_DIFFERENCE = 1e-5  # of a field's deviation, for derivatives of labels: where a peak is, not what the posterior is
 _NEWTON_STEPS = 2
 _HIGHEST_RISE = 700.0  # whose exponential is a number
 _RESOLUTION, _RESOLUTION_OF_DRAWS = 1e-12, 1e-4  # over the noise: what is learned against rounding, and draws' errors
@@ -80,6 +80,10 @@ class Noisy(Drawn):
         Where it is given, draws are for what is no mean over labels.
     shares : tuple of float
         Probabilities of the choices of clusters that nobody sees.
+    scale : float
+        Standard deviation of a field.
+    slope : float
+        That of a label, over that of a field.
     """
 
     target: Target
@@ -92,6 +96,8 @@ class Noisy(Drawn):
     seed: int = 0
     sums: Sums | None = None
     shares: tuple[float, ...] = (1.0,)
+    scale: float = 1.0
+    slope: float = 1.0
     exact = False
 
     @property
@@ -117,7 +123,8 @@ class Noisy(Drawn):
     def resolution(self) -> float:
         """See `Channel`: draws in pairs have no error of first order."""
         paired = self.sums is not None or len(self.images) > 1
-        return (_RESOLUTION if paired else _RESOLUTION_OF_DRAWS) * self.noise
+        share = _RESOLUTION if paired else _RESOLUTION_OF_DRAWS
+        return share * self.noise / max(self.slope**2, float(np.finfo(float).tiny))
 
     @property
     def noise_entropy(self) -> float | None:
@@ -229,7 +236,7 @@ class Noisy(Drawn):
         first = np.concatenate([at[:, None] + z @ of.mT for (at, of), z in zip(laws, normals, strict=True)], axis=1)
         images = (first[:, None] @ self._group.mT).reshape(count, -1, size)
         shape = count, len(self._group), first.shape[1]
-        densities = [log_normal(images, *law).reshape(shape) for law in laws]
+        densities = [log_normal(images, *law, self.scale).reshape(shape) for law in laws]
         mixture = log_sum([*log_sum(densities).swapaxes(0, 1)]) - np.log(shape[1])
         logs = (densities[0] + (self._log_likelihood(first, nodes) - mixture)[:, None]).reshape(count, -1)
         highest = logs.max(axis=1, keepdims=True)
@@ -263,9 +270,10 @@ class Noisy(Drawn):
     def _step(self, k: Array, nodes: _Nodes, case: int) -> tuple[Array, Array]:
         """The Gauss-Newton step and the curvature that it takes the posterior to have."""
         size = k.shape[1]
-        moved = _DIFFERENCE * np.eye(size)
+        step = _DIFFERENCE * self.scale
+        moved = step * np.eye(size)
         slope = self._labels(k[:, None] + moved) - self._labels(k[:, None] - moved)
-        slope = slope[..., case, :] / (2 * _DIFFERENCE)  # (B, F, M)
+        slope = slope[..., case, :] / (2 * step)  # (B, F, M)
         curvature = nodes.precision + slope @ slope.mT / self.noise
         residual = (nodes.labels[:, 0] - self._labels(k)[..., case, :])[..., None]
         force = (slope @ residual)[..., 0] / self.noise - (k - nodes.omega) @ nodes.precision

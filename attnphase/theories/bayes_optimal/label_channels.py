@@ -9,9 +9,11 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.facts.labels import FieldLaws, LabelFacts
+from attnphase.facts.moments import same_arrays
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import measure_of
+from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.theories.bayes_optimal.channel import Channel, Preimages
 from attnphase.theories.bayes_optimal.fibres import Fibres
 from attnphase.theories.bayes_optimal.importance import Noisy
@@ -20,7 +22,7 @@ from attnphase.theories.bayes_optimal.lattices import LabelPlane, label_plane
 from attnphase.theories.bayes_optimal.preimages import solved_fields
 from attnphase.theories.bayes_optimal.readout import LabelError, Readout, SquareError
 from attnphase.theories.bayes_optimal.request import undetermined
-from attnphase.theories.bayes_optimal.symmetries import column_images
+from attnphase.theories.bayes_optimal.symmetries import column_images, signed_permutations
 
 with loaded_on_use(__name__):
     from derivations.models import formulas
@@ -29,16 +31,17 @@ with loaded_on_use(__name__):
 if TYPE_CHECKING:
     from derivations.models.labels import LabelFunctions
 
-__all__ = ["TURNS", "of_formula", "of_loss", "plane_of", "score_labels", "without_noise"]
+__all__ = ["TURNS", "of_formula", "of_loss", "plane_of", "score_labels", "sizes_of", "without_noise"]
 
 TURNS = 8
 """Rotations of two columns around which a posterior is looked for, and as many with a reflection."""
 
 _FEWER_TURNS = 6  # where draws go along the rotations by themselves
-_MOST_LABELS = 16
 _DRAWS = 32  # for each component of the mixture, of labels without kinks
 _TRIED = 4096  # fields
-_SAME = 1e-12  # square of a distance of means that is rounding
+_ROUNDING = 1e-14  # of a sum of squares, over its terms
+_UNTOLD = 1e-16  # square of a distance of means, over the tokens' variance, by which no token is told from another
+_UNCERTAIN = 1e-9  # of probabilities
 
 
 def of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
@@ -86,12 +89,23 @@ def score_labels(problem: Problem) -> LabelFunctions:
 def plane_of(problem: Problem, target: Callable[[Array], Array], length: int, rank: int) -> LabelPlane | None:
     """For sums over lattices: where the fields' covariances are multiples of one, so that V has the axes of q."""
     rho = measure_of(problem).rho
-    if not np.allclose(rho, rho[:, :1, :1] * np.eye(rank)):
+    if not all(same_arrays(one, one[0, 0] * np.eye(rank)) for one in rho):
         return None
     scale = np.sqrt(np.repeat(rho[:, 0, 0].max(), length * rank))
     return label_plane(
         lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, problem.teacher.noise
     )
+
+
+def sizes_of(problem: Problem, target: Callable[[Array], Array]) -> tuple[float, float]:
+    """Standard deviation of a field, the largest, and that of labels over it."""
+    rho, laws = measure_of(problem).rho, FieldLaws.of(problem)
+    scale = float(np.sqrt(np.trace(rho, axis1=1, axis2=2).max() / rho.shape[-1]))
+    which = np.arange(_TRIED) % len(laws.means)
+    normals = np.random.default_rng(7).standard_normal((_TRIED, laws.means.shape[1]))
+    fields = (laws.means[which] + laws.deviations[which] * normals).reshape(_TRIED, -1, rho.shape[-1])
+    with np.errstate(all="ignore"):
+        return scale, float(target(fields).std(axis=0).max()) / scale
 
 
 def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
@@ -106,9 +120,8 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
     length, rank = _shape(inner)
     if not inner.continuous:
         raise undetermined()
-    scale = float(np.sqrt(np.trace(measure_of(problem).rho, axis1=1, axis2=2).max() / rank))
-    both = inner.values_and_slopes()
-    found = solved_fields(both, length, rank, scale)
+    facts = LabelFacts([inner], [1.0], FieldLaws.of(problem))
+    found = solved_fields(facts, length, rank)
     if found is None:
         raise undetermined()
     charts, even = found
@@ -116,59 +129,59 @@ def without_noise(problem: Problem, functions: LabelFunctions) -> Channel:
         if rank > 1:
             raise undetermined()
         return Preimages(even)
-    images = column_images(inner.values(), length, rank, _FEWER_TURNS)
-    return Fibres(both, length, rank, charts, even, images, seed=problem.integration.seed)
+    images = column_images(facts, rank, _FEWER_TURNS)
+    values, both, seed = inner.values(), inner.values_and_slopes(), problem.integration.seed
+    scale, slope = sizes_of(problem, lambda k: values(k.reshape(len(k), -1)))
+    return Fibres(both, length, rank, charts, even, images, seed=seed, scale=scale, slope=slope)
 
 
 def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what: str) -> tuple[Channel, Readout]:
     length, rank = problem.tokens.length, problem.teacher_columns
     noise, seed = problem.teacher.noise, problem.integration.seed
-    cases = _of_clusters(problem, functions)
+    cases = _of_clusters(problem, functions if functions.label is not None else functions.varying)
     shares, each = tuple(cases.values()), [case.values() for case in cases]
-    fields = 2 * np.random.default_rng(5).standard_normal((_TRIED, length * rank))
-    given = [()] if functions.label is None else [(1.0,), (-1.0,)]
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        tried = np.array([[values(fields, *label) for label in given] for values in each])
-    if not np.isfinite(tried).all():
+    facts = LabelFacts([*cases], shares, FieldLaws.of(problem))
+    if not facts.are_finite:
         raise ProblemError(field, f"{field}: {what} is no finite number for some k, which can be any number:"
                            " write one that always is, such as sqrt(1 + k**2).")  # fmt: skip
-    if np.ptp(tried, axis=2).max() == 0:
+    if not facts.vary:
         raise ProblemError(field, f"{field}: {what} does not depend on k, so that its label tells nothing.")
     if functions.label is not None:
 
         def likelihood(k: Array, label: float) -> Array:
             return np.sum([share * values(k, label) for share, values in zip(shares, each, strict=True)], axis=0)
 
-        return _of_likelihood(likelihood, np.tensordot(shares, tried, 1), noise, length, rank, seed)
-
-    def all_values(k: Array) -> Array:
-        return np.concatenate([values(k) for values in each], axis=-1)
+        return _of_likelihood(problem, likelihood, facts)
 
     def target(k: Array) -> Array:
-        return all_values(k.reshape(len(k), -1))
+        return np.concatenate([values(k.reshape(len(k), -1)) for values in each], axis=-1)
 
     readout = SquareError(target, shares)
     if noise > 0:
-        images, smooth = column_images(all_values, length, rank, TURNS), all(case.smooth for case in cases)
+        images, smooth = column_images(facts, rank, TURNS), all(case.smooth for case in cases)
         draws = _DRAWS if smooth and length * rank > 1 else 4 * _DRAWS
         plane = plane_of(problem, target, length, rank) if smooth and len(each) == 1 else None
-        size = len(functions.entries)
-        return Noisy(target, size, length, rank, noise, images, draws, seed, plane, shares), readout
-    possible = np.unique(tried.reshape(-1, tried.shape[-1]).round(9), axis=0)
-    if len(possible) <= _MOST_LABELS:
-
-        def certain(k: Array) -> Array:
-            apart = (np.abs(values(k)[..., None, :] - possible).max(axis=-1) for values in each)
-            return np.sum([share * (one < 1e-8) for share, one in zip(shares, apart, strict=True)], axis=0)
-
-        return Labels(certain, rank, seed=seed, length=length), LabelError(certain)
+        size, sizes = len(functions.entries), sizes_of(problem, target)
+        return Noisy(target, size, length, rank, noise, images, draws, seed, plane, shares, *sizes), readout
+    certain = facts.values()
+    if certain is not None:
+        return _of_labels(problem, certain, facts)
     if len(each) > 1:
         raise ProblemError(
             "teacher.noise",
-            f"teacher.noise = 0: labels that hold the numbers of clusters must have at most {_MOST_LABELS} values, or"
-            " noise: set teacher.noise above zero.",
+            "teacher.noise = 0: labels that hold the numbers of clusters must have a few values that are told by signs,"
+            " or noise: set teacher.noise above zero.",
         )
     return without_noise(problem, next(iter(cases))), readout
+
+
+def _of_labels(problem: Problem, probabilities: Callable[[Array], Array], facts: LabelFacts) -> tuple[Channel, Readout]:
+    """The channel of finitely many labels with these probabilities."""
+    rho, length, rank = measure_of(problem).rho, problem.tokens.length, problem.teacher_columns
+    images = signed_permutations(facts.alike, rank)
+    variance = float(np.trace(rho, axis1=1, axis2=2).max()) / rank
+    channel = Labels(probabilities, rank, images, seed=problem.integration.seed, length=length, variance=variance)
+    return channel, LabelError(probabilities)
 
 
 def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunctions, float]:
@@ -187,9 +200,8 @@ def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunct
     spectrum, sites = measure_of(problem), problem.sites
     for one, (token, _) in enumerate(sites):
         first = sites.index((token, 0))
-        apart = np.eye(len(sites))[one] - np.eye(len(sites))[first]
-        moments = spectrum.second_moments[:, : len(sites), : len(sites)]  # of encodings and means
-        if not np.allclose(spectrum.gamma[one], spectrum.gamma[first]) or (apart @ moments @ apart > _SAME).any():
+        same = all(map(same_arrays, spectrum.gamma[one], spectrum.gamma[first]))  # atom by atom
+        if not (same and _one_mean(spectrum, one, first)):
             field = "tokens.clusters" if problem.tokens.spectrum is None else "tokens.spectrum"
             raise ProblemError(
                 field,
@@ -205,21 +217,37 @@ def _of_clusters(problem: Problem, functions: LabelFunctions) -> dict[LabelFunct
     return dict(found.values())
 
 
-def _of_likelihood(
-    values: Callable[..., Array], tried: Array, noise: float, length: int, rank: int, seed: int
-) -> tuple[Channel, Readout]:
+def _one_mean(spectrum: Spectrum, one: int, other: int) -> bool:
+    """Whether the means of two sites are apart by less than rounding, or by less than their tokens can tell."""
+    moments = spectrum.second_moments[:, : spectrum.sites, : spectrum.sites]  # of encodings and means
+    apart = np.eye(spectrum.sites)[one] - np.eye(spectrum.sites)[other]
+    distances, sizes = apart @ moments @ apart, np.abs(apart) @ np.abs(moments) @ np.abs(apart)
+    return bool((distances <= _ROUNDING * sizes + _UNTOLD * spectrum.gamma[other]).all())
+
+
+def _of_likelihood(problem: Problem, values: Callable[..., Array], facts: LabelFacts) -> tuple[Channel, Readout]:
     """The likelihood of the label y = 1 or -1."""
-    shares = tried[..., 0]
-    if tried.shape[-1] > 1:
+    noise = problem.teacher.noise
+    if len(facts.cases[0].entries) > 1:
         raise ProblemError("channel", "channel: a likelihood, a formula in y, must be one number.")
-    if shares.min() < 0 or not np.allclose(shares.sum(axis=0), 1, atol=1e-9) or noise > 0:
-        why = "needs teacher.noise = 0" if noise > 0 else "must be from 0 to 1, and add up to 1 for y = 1 and -1"
-        raise ProblemError("channel", f"channel: a likelihood, a formula in y, {why}.")
+    if noise > 0:
+        raise ProblemError("channel", "channel: a likelihood, a formula in y, needs teacher.noise = 0.")
 
     def probabilities(k: Array) -> Array:
-        return np.stack([values(k, label)[..., 0] for label in (1.0, -1.0)], axis=-1)
+        chances = np.stack([values(k, label)[..., 0] for label in (1.0, -1.0)], axis=-1)
+        bad = ~((np.abs(chances.sum(axis=-1) - 1) < _UNCERTAIN) & (chances > -_UNCERTAIN).all(axis=-1))
+        if bad.any():
+            place, (one, other) = k[bad][0].tolist(), chances[bad][0].tolist()
+            raise ProblemError(
+                "channel",
+                "channel: a likelihood, a formula in y, must be from 0 to 1, and add up to 1 for y = 1 and -1,"
+                f" but is {one:.6g} and {other:.6g} at k = {place}.",
+            )
+        return np.clip(chances, 0.0, 1.0)
 
-    return Labels(probabilities, rank, seed=seed, length=length), LabelError(probabilities)
+    for k in facts.samples():
+        probabilities(k)
+    return _of_labels(problem, probabilities, facts)
 
 
 def _shape(functions: LabelFunctions) -> tuple[int, int]:

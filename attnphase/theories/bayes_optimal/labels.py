@@ -12,11 +12,11 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, blocks, draw_sets, outer
 from attnphase.theories.bayes_optimal.response import Response, of_labels, of_labels_drawn
-from attnphase.theories.bayes_optimal.symmetries import signed_permutations
 
 __all__ = ["Labels"]
 
 _AT_ONCE = 2**18  # draws
+_RESOLUTION = 1e-6  # share of a field's variance
 _LEAST = 1e-300  # probability of a label, whose logarithm is taken
 
 
@@ -29,22 +29,33 @@ class Labels:
     probabilities : callable
         Of fields (..., L t), the probabilities (..., Y).
     rank : int
+    images : tuple of (t, t) nested tuples
+        Orthogonal matrices of the columns that leave the probabilities unchanged; the identity is the first.
     draws : int
         For every node; a power of two.
     seed : int
     length : int
         Number L of tokens.
+    variance : float
+        Of a field.
     """
 
     probabilities: Callable[[Array], Array]
     rank: int
+    images: tuple[tuple[tuple[float, ...], ...], ...]
     draws: int = 256
     seed: int = 0
     length: int = 1
+    variance: float = 1.0
     noise_dimensions, label_dimensions = 0, 1
     sums = noise_entropy = None
     exact = False
-    coarsest, most, tolerance, resolution = 16, 2**15, 1e-4, 1e-6
+    coarsest, most, tolerance = 16, 2**15, 1e-4
+
+    @property
+    def resolution(self) -> float:
+        """See `Channel`."""
+        return _RESOLUTION * self.variance
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""
@@ -61,15 +72,6 @@ class Labels:
             gain[part], spread[part], evidence[part] = values
         gain, spread = (self._of_tokens(a.reshape(*shape, size, size)) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
-
-    @property
-    def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """See `Channel`."""
-        return self._images
-
-    @cached_property
-    def _images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        return signed_permutations(self.probabilities, self.length, self.rank)
 
     def given(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal says which label is drawn."""

@@ -47,6 +47,8 @@ _PATCH = {1: 20.0, 2: 10.0, 3: 15.0, 4: 20.0}  # of what is known, by the number
 _LEAST_NODES, _WIDER = 4, 40.0  # of a patch along a direction, as long as it is no more deviations wide than so many
 _FARTHEST = 7.0  # of a length's logarithm, where that is below a thousandth
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
+_DIFFERENCE = 1e-5  # of fields, in standard deviations, for how steep labels are
+_UNSEEN = 1e-12  # of what is known, over what is not
 _NEGLIGIBLE = 1e-9  # singular value of labels, over the largest; weight of a node, over the largest
 _MOST_WORK, _WINDOW = 3e8, 900.0  # likelihoods of a replicate's map, and labels of a block of fields
 _LEAST = 1e-290  # density of a label, whose logarithm is taken
@@ -130,8 +132,9 @@ def label_plane(target: Callable[[Array], Array], scale: Array, noise: float) ->
     def place(k: Array) -> Array:
         return (target(k) - middle) @ axes.T
 
-    places, moved = place(fields), [place(fields + 1e-5 * step) for step in np.eye(len(scale))]
-    slopes = np.stack([(there - places) / 1e-5 for there in moved], axis=1)
+    steps = _DIFFERENCE * np.diag(scale)
+    places, moved = place(fields), [place(fields + step) for step in steps]
+    slopes = np.stack([(there - places) / step.sum() for there, step in zip(moved, steps, strict=True)], axis=1)
     steepest = float(np.quantile(np.linalg.norm(slopes, ord=2, axis=(1, 2)), 0.9))
     found = LabelPlane(place, labels.shape[1] - len(axes), np.ptp(places, axis=0), steepest, noise)
     return found if found.work(scale) <= _MOST_WORK else None
@@ -331,7 +334,9 @@ def _sides(law: FieldLaw, scales: _Scales, random: np.random.Generator) -> Itera
     """All directions."""
     middles = (law.center @ law.basis).tolist()
     for number, (middle, known, unknown) in enumerate(zip(middles, law.known, law.unknown, strict=True)):
-        step = scales.spacing * min(scales.known, scales.turn * np.hypot(known, unknown) / max(known, 1e-12))
+        step = scales.spacing * min(
+            scales.known, scales.turn * np.hypot(known, unknown) / max(known, _UNSEEN * unknown)
+        )
         if law.round and number == 1:  # the other column of the first token, which a turn of both makes zero
             yield _Side(middle, 0.0, float(unknown), np.zeros(1), np.ones(1))
             continue
@@ -345,7 +350,9 @@ def _patches(side: _Side, scales: _Scales, random: np.random.Generator) -> list[
     step = float(places[-1] - places[-2]) if len(places) > 1 else 1.0
     fine, offset = scales.spacing / np.hypot(1 / unknown, 1 / scales.labels), random.random()
     found = []
-    nodes = unknown / max(step * side.known, 1e-12)  # of what is known, to a standard deviation of what is not
+    nodes = unknown / max(
+        step * side.known, _UNSEEN * unknown
+    )  # of what is known, to a standard deviation of what is not
     each = max(int(scales.extent * nodes), min(int(1 + _WIDER * nodes), _LEAST_NODES))
     for first in range(0, len(places), each):
         part = slice(first, first + each)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.facts.moments import same_arrays
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.evolution import positive
 from attnphase.theories.bayes_optimal.model import PosteriorModel
@@ -55,7 +56,7 @@ def check_passing(model: PosteriorModel) -> None:
     prior = model.prior
     if prior.mixture is not None:  # of rows that are all alike
         return
-    if prior.mean.any() or not np.allclose(prior.precision, prior.precision[0]):
+    if prior.mean.any() or not same_arrays(prior.precision, prior.precision[:1]):
         raise ProblemError(
             "tokens.mean_teacher",
             "optimizer bayes-gamp needs encodings and means that tell nothing of the teacher's weights: set"

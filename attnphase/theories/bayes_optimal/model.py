@@ -23,6 +23,7 @@ from attnphase.theories.bayes_optimal.label_channels import (
     of_loss,
     plane_of,
     score_labels,
+    sizes_of,
     without_noise,
 )
 from attnphase.theories.bayes_optimal.lattices import LATTICE_REPLICATES
@@ -36,6 +37,7 @@ from attnphase.theories.bayes_optimal.symmetries import turns
 __all__ = ["PosteriorModel", "model_of"]
 
 _DRAWS = 32  # for each component of the mixture
+_NOTHING = 1e-10  # share of the weights' variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +125,13 @@ def _prior(problem: Problem) -> WeightPrior:
     weights, gamma, means, precisions = [], [], [], []
     for a, weight in enumerate(spectrum.weights):
         moments = spectrum.second_moments[a]
-        gain = moments[count:, :count] @ np.linalg.pinv(moments[:count, :count])
+        sizes = np.sqrt(np.diagonal(moments)[:count])
+        sizes = np.where(sizes > 0, sizes, 1.0)  # vectors in units of their own, of which none is too weak
+        gain = moments[count:, :count] / sizes @ np.linalg.pinv(moments[:count, :count] / sizes / sizes[:, None])
+        gain = gain / sizes
         known = gain @ moments[:count, count:]
         rest = moments[count:, count:] - known
-        if np.linalg.eigvalsh(rest).min() < 1e-10:
+        if np.linalg.eigvalsh(rest).min() < _NOTHING * np.linalg.eigvalsh(moments[count:, count:]).max():
             raise ProblemError("tokens.mean_teacher", "tokens.mean_teacher: the means and encodings tell all of the"
                                " teacher's weights: nothing is left to learn.")  # fmt: skip
         values, vectors = np.linalg.eigh(known)
@@ -154,7 +159,8 @@ def _of_scores(problem: Problem, law: SampleLaw) -> tuple[Channel, Readout]:
     if noise > 0:
         images = turns(rank, TURNS)
         plane = plane_of(problem, target, length, rank)
-        return Noisy(target, length**2, length, rank, noise, images, _DRAWS, problem.integration.seed, plane), readout
+        seed, sizes = problem.integration.seed, sizes_of(problem, target)
+        return Noisy(target, length**2, length, rank, noise, images, _DRAWS, seed, plane, (1.0,), *sizes), readout
     scale = np.sqrt(law.clean_rho[law.configurations[0], 0, 0])
     if rank == 1 and leave_a_sign(target, length, scale):
         return Preimages(even=True), readout
@@ -165,14 +171,15 @@ def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
     """The channel of one token."""
     noise, seed = problem.teacher.noise, problem.integration.seed
     if channel == "sign":
-        return Signs(noise), SignError()
+        return Signs(noise, float(measure_of(problem).rho.max())), SignError()
     if channel in ("absolute", "linear"):
         even = channel == "absolute"
         target = _absolute if even else _itself
         if noise == 0:
             return Preimages(even), SquareError(target)
         images, sums = (turns(1, TURNS), None) if even else (turns(1, TURNS)[:1], LinearSums(noise))
-        return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, sums), SquareError(target)
+        sizes = sizes_of(problem, lambda k: target(k)[:, None])
+        return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, sums, (1.0,), *sizes), SquareError(target)
     return of_formula(problem, channel)
 
 

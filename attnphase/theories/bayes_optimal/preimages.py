@@ -9,16 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.facts.labels import LabelFacts
 from attnphase.theories.bayes_optimal.importance import Target
 
 __all__ = ["leave_a_sign", "log_volume", "solve_fields", "solved_fields"]
 
 _SAMPLES, _STARTS, _STEPS = 6, 48, 60
 _REACHED = 2048  # fields of which all others with their labels are to be reached
-_DIFFERENCE = 1e-6
+_DIFFERENCE = 1e-6  # of fields, in standard deviations
 _INDEPENDENT = 1e-7  # singular value of the labels' derivatives, over the largest
 _NEWTON_STEPS, _CONVERGED, _FARTHEST = 24, 1e-8, 1e8  # a step after that, which squares it, is rounding
-_SOLVED, _APART = 1e-9, 1e-3  # of labels that are equal, and of fields that are not
+_SOLVED, _APART = 1e-9, 1e-3  # of labels that are equal, over what they vary by, and of fields that are not
 
 
 def leave_a_sign(target: Target, length: int, scale: Array) -> bool:
@@ -29,40 +30,42 @@ def leave_a_sign(target: Target, length: int, scale: Array) -> bool:
     Parameters
     ----------
     target : Target
+        Even labels.
     length : int
         Number L of tokens.
     scale : (L,) array
         Standard deviations of the fields.
     """
     random = np.random.default_rng(3)
-    for k in scale * random.standard_normal((_SAMPLES, length)):
-        label = target(k[None, :, None])[0]
-        if not np.allclose(target(-k[None, :, None])[0], label, atol=1e-12):
+
+    def of_units(u: Array) -> Array:
+        return target((scale * u)[..., None])
+
+    samples = random.standard_normal((_SAMPLES, length))
+    size = _variation(of_units(samples))
+    for u in samples:
+        label = of_units(u[None])[0]
+        found = _solutions(
+            of_units, label, np.append(1.5 * random.standard_normal((_STARTS, length)), [u], axis=0), size
+        )
+        if np.linalg.svd(_slopes(of_units, u[None])[0], compute_uv=False)[-1] < _DIFFERENCE * size:
             return False
-        found = _solutions(target, label, scale * 1.5 * random.standard_normal((_STARTS, length)))
-        slope = _slopes(target, k[None])[0]
-        if np.linalg.svd(slope * scale[:, None], compute_uv=False)[-1] < _DIFFERENCE:
-            return False
-        distance = np.minimum(np.abs(found - k).max(axis=1), np.abs(found + k).max(axis=1))
-        if (distance > _APART * scale.max()).any():
+        distance = np.minimum(np.abs(found - u).max(axis=1), np.abs(found + u).max(axis=1))
+        if not len(found) or (distance > _APART).any():
             return False
     return True
 
 
-def solved_fields(
-    both: Callable[[Array], tuple[Array, Array]], length: int, rank: int, scale: float
-) -> tuple[tuple[tuple[int, ...], ...], bool] | None:
+def solved_fields(facts: LabelFacts, length: int, rank: int) -> tuple[tuple[tuple[int, ...], ...], bool] | None:
     """Sets of fields that the label and the other fields give, exactly or up to one sign; None if there are none.
 
     A search, and no proof, as above.  As many fields are given as the label has independent entries.
 
     Parameters
     ----------
-    both : callable
-        Of fields (..., F), the entries of the label (..., M) and their derivatives (..., M, F).
+    facts : LabelFacts
+        Of one function.
     length, rank : int
-    scale : float
-        Standard deviation of the fields.
 
     Returns
     -------
@@ -71,10 +74,17 @@ def solved_fields(
     even : bool
         Whether the other sign of all fields of a set has the same label.
     """
-    k = scale * np.random.default_rng(3).standard_normal((2 * _SAMPLES, length * rank))
-    sizes = np.linalg.svd(both(k)[1], compute_uv=False)
+    (functions,), scale = facts.cases, facts.laws.scales
+    given = functions.values_and_slopes()
+
+    def both(u: Array) -> tuple[Array, Array]:
+        values, slopes = given(scale * u)
+        return values, scale * slopes
+
+    u = np.random.default_rng(3).standard_normal((2 * _SAMPLES, length * rank))
+    sizes = np.linalg.svd(both(u)[1], compute_uv=False)
     known = (sizes > _INDEPENDENT * sizes[:, :1]).sum(axis=1)
-    if np.ptp(known) or not known[0]:
+    if np.ptp(known) or facts.ranks() != {int(known[0])} or not known[0]:
         return None
     size, count = length * rank, int(known[0])
     places = np.arange(size).reshape(length, rank)
@@ -83,46 +93,44 @@ def solved_fields(
     others = [one for one in combinations(range(size), count) if one not in whole]
     for candidates in (whole, *([one] for one in others)):
         for even in (True, False):
-            found = [one for one in candidates if _are_given(both, k, list(one), even, scale)]
-            found = [one for one in found if _are_reached(both, one, found, even, scale * np.ones(size))]
+            found = [one for one in candidates if facts.even_in(one) == even and _are_given(both, u, list(one), even)]
+            found = [one for one in found if _are_reached(both, one, found, even, size)]
             if found:
                 return tuple(found), even
     return None
 
 
-def _are_given(
-    both: Callable[[Array], tuple[Array, Array]], k: Array, solved: list[int], even: bool, scale: float
-) -> bool:
-    """Whether all fields found that have the labels of ``k``, and the same or other fields besides, are one pair."""
-    mirrored = k.copy()
-    mirrored[:, solved] *= -1
-    if even != np.allclose(both(mirrored)[0], both(k)[0], rtol=1e-9, atol=1e-9):
-        return False
+def _are_given(both: Callable[[Array], tuple[Array, Array]], u: Array, solved: list[int], even: bool) -> bool:
+    """Whether all fields found that have the labels of ``u``, and the same or other fields besides, are one pair.
+
+    Fields are in units of their standard deviations.
+    """
     random = np.random.default_rng(4)
-    for number, one in enumerate(k):
+    size = _variation(both(u)[0])
+    for number, one in enumerate(u):
         label, here = both(one)[0], one.copy()
         if number % 2:  # other fields besides, for which there may be none
             rest = [i for i in range(len(one)) if i not in solved]
-            here[rest] = scale * random.standard_normal(len(rest))
+            here[rest] = random.standard_normal(len(rest))
 
         def target(w: Array, here: Array = here) -> Array:
             fields = np.broadcast_to(here, (len(w), len(here))).copy()
-            fields[:, solved] = w[..., 0]
+            fields[:, solved] = w
             return both(fields)[0]
 
-        starts = 1.5 * scale * random.standard_normal((_STARTS, len(solved)))
-        found = _solutions(target, label, starts)
+        starts = 1.5 * random.standard_normal((_STARTS, len(solved)))
         begun = here.copy()
         begun[solved] = one[solved]
+        found = _solutions(target, label, np.append(starts, begun[None, solved], axis=0), size)
         reached, good = solve_fields(both, begun[None], label[None], solved)
-        if number % 2 == 0 and not good[0]:
+        if number % 2 == 0 and not (good[0] and len(found)):
             return False
         if len(found) and not good[0]:
             return False
         apart = np.abs(found - reached[:, solved]).max(axis=1)
         if even:
             apart = np.minimum(apart, np.abs(found + reached[:, solved]).max(axis=1))
-        if good[0] and (apart > _APART * max(scale, float(np.abs(found).max(initial=0)))).any():
+        if good[0] and (apart > _APART * max(1.0, float(np.abs(found).max(initial=0)))).any():
             return False
     return True
 
@@ -132,12 +140,11 @@ def _are_reached(
     solved: tuple[int, ...],
     charts: list[tuple[int, ...]],
     even: bool,
-    scale: Array,
+    size: int,
 ) -> bool:
     """Whether Newton's method leads from random fields to all others with their labels that any chart finds."""
     random = np.random.default_rng(5)
-    size = len(scale)
-    k, others = scale * random.standard_normal((2, _REACHED, size))
+    k, others = random.standard_normal((2, _REACHED, size))
     for chart in charts:
         free = [i for i in range(size) if i not in chart]
         begun = k.copy()
@@ -152,7 +159,7 @@ def _are_reached(
             mirrored = reached.copy()
             mirrored[:, solved] *= -1
             apart = np.minimum(apart.max(axis=1), np.abs(mirrored - aim).max(axis=1))[:, None]
-        if not found.all() or (apart > _APART * (scale + np.abs(aim))).any():
+        if not found.all() or (apart > _APART * (1 + np.abs(aim))).any():
             return False
     return True
 
@@ -177,7 +184,7 @@ def solve_fields(
     found : (N,) array of bool
         Whether the method converged.
     """
-    fields = fields.copy()
+    fields, farthest = fields.copy(), _FARTHEST * np.abs(fields).max(axis=1)
     found = np.zeros(len(fields), np.bool_)
     active = np.arange(len(fields))
     with np.errstate(all="ignore"):
@@ -187,7 +194,7 @@ def solve_fields(
             step = _newton_step(slope[..., solved], label[active] - values)
             here[:, solved] += step
             size, reach = np.abs(step).max(axis=1), np.abs(here[:, solved]).max(axis=1)
-            good = np.isfinite(size) & (reach < _FARTHEST)
+            good = np.isfinite(size) & (reach < farthest[active])
             done = good & (size <= _CONVERGED * reach)
             fields[active] = here
             found[active[done]] = True
@@ -226,29 +233,35 @@ def log_volume(slope: Array) -> Array:
         return np.linalg.slogdet(slope)[1]
 
 
-def _slopes(target: Target, k: Array) -> Array:
+def _variation(labels: Array) -> float:
+    """By what labels (N, M) vary: half of them are nearer to the middle one."""
+    apart = np.abs(labels - np.median(labels, axis=0))
+    return float(np.median(apart.max(axis=1)))
+
+
+def _slopes(target: Callable[[Array], Array], u: Array) -> Array:
     """Derivatives of labels, (B, L, M)."""
-    moved = _DIFFERENCE * np.eye(k.shape[1])
-    both = [target((k[:, None] + sign * moved).reshape(-1, k.shape[1], 1)) for sign in (1, -1)]
-    return ((both[0] - both[1]) / (2 * _DIFFERENCE)).reshape(len(k), k.shape[1], -1)
+    moved = _DIFFERENCE * np.eye(u.shape[1])
+    both = [target((u[:, None] + sign * moved).reshape(-1, u.shape[1])) for sign in (1, -1)]
+    return ((both[0] - both[1]) / (2 * _DIFFERENCE)).reshape(len(u), u.shape[1], -1)
 
 
-def _solutions(target: Target, label: Array, k: Array) -> Array:
-    """Fields with a label, of those that the starts lead to."""
-    damping = np.full(len(k), 1e-2)
-    misfit = label - target(k[..., None])
+def _solutions(target: Callable[[Array], Array], label: Array, u: Array, size: float) -> Array:
+    """Fields with a label, of those that the starts lead to, for labels that vary by a size."""
+    damping = np.full(len(u), 1e-2)
+    misfit = (label - target(u)) / size
     cost = (misfit**2).sum(axis=1)
     for _ in range(_STEPS):
-        slope = _slopes(target, k)
+        slope = _slopes(target, u) / size
         normal = slope @ slope.mT
-        size = np.trace(normal, axis1=1, axis2=2) / k.shape[1] + 1e-30
-        normal = normal + (damping * size)[:, None, None] * np.eye(k.shape[1])
-        trial = k + np.linalg.solve(normal, slope @ misfit[..., None])[..., 0]
-        new_misfit = label - target(trial[..., None])
+        mean = np.trace(normal, axis1=1, axis2=2) / u.shape[1] + 1e-30
+        normal = normal + (damping * mean)[:, None, None] * np.eye(u.shape[1])
+        trial = u + np.linalg.solve(normal, slope @ misfit[..., None])[..., 0]
+        new_misfit = (label - target(trial)) / size
         new_cost = (new_misfit**2).sum(axis=1)
         better = new_cost < cost
-        k, misfit = np.where(better[:, None], trial, k), np.where(better[:, None], new_misfit, misfit)
+        u, misfit = np.where(better[:, None], trial, u), np.where(better[:, None], new_misfit, misfit)
         cost = np.where(better, new_cost, cost)
         damping = np.where(better, damping / 5, np.minimum(damping * 5, 1e8))
         damping = np.maximum(damping, 1e-12)
-    return k[cost < _SOLVED**2 * max(1.0, float((label**2).sum()))]
+    return u[cost < _SOLVED**2 * max(1.0, float(((label / size) ** 2).sum()))]

@@ -1,4 +1,4 @@
-"""Orthogonal matrices of the teacher's columns that leave labels unchanged, found on random fields."""
+"""Orthogonal matrices of the teacher's columns that leave labels unchanged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from itertools import permutations, product
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.facts import group_of
+from attnphase.facts.labels import LabelFacts
 
 __all__ = ["Image", "all_rotations", "column_images", "every_signed_permutation", "signed_permutations", "turns"]
 
@@ -50,27 +52,20 @@ def every_signed_permutation(rank: int) -> Iterator[Array]:
             yield np.diag(signs)[list(order)]
 
 
-def signed_permutations(labels: Callable[[Array], Array], length: int, rank: int) -> tuple[Image, ...]:
-    """Those of the columns that leave labels (..., M) of fields (..., L t) unchanged; the identity is the first."""
-    fields = np.random.default_rng(7).standard_normal((256, length, rank))
-    known, found = labels(fields.reshape(256, -1)), list[Image]()
-    for element in every_signed_permutation(rank):
-        if np.allclose(labels((fields @ element.T).reshape(256, -1)), known, atol=1e-12):
-            found.append(_as_image(element))
-    return tuple(found)
+def signed_permutations(holds: Callable[[Array], bool], rank: int) -> tuple[Image, ...]:
+    """Those of the columns that hold, which are a group; the identity is the first."""
+
+    def key(element: Array) -> tuple[int, ...]:
+        return tuple(element.astype(int).ravel().tolist())
+
+    return tuple(map(_as_image, group_of([*every_signed_permutation(rank)], holds, np.matmul, key)))
 
 
-def column_images(labels: Callable[[Array], Array], length: int, rank: int, count: int) -> tuple[Image, ...]:
+def column_images(facts: LabelFacts, rank: int, count: int) -> tuple[Image, ...]:
     """Signed permutations that leave labels unchanged, or if all orthogonal matrices do, some of these as `turns`."""
-    if rank > 1:
-        fields = np.random.default_rng(7).standard_normal((256, length, rank))
-        # a rotation and a reflection, both of which leave unchanged what all orthogonal matrices do, and nothing else
-        known, *turned = (
-            labels((fields @ turn.T).reshape(256, -1)) for turn in (np.eye(rank), _generic(rank, 0), _generic(rank, 1))
-        )
-        if all(np.allclose(known, one, atol=1e-9) for one in turned):
-            return turns(rank, count)
-    return signed_permutations(labels, length, rank)
+    if rank > 1 and facts.unchanged_by_rotations():
+        return turns(rank, count)
+    return signed_permutations(facts.unchanged, rank)
 
 
 def all_rotations(images: tuple[Image, ...]) -> bool:
