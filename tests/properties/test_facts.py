@@ -107,7 +107,9 @@ def of_a_grid(sigma: float, a: float, strength: float) -> dict[str, float]:
 )
 def test_a_loss_bent_beyond_some_threshold_is_solved_in_any_unit(sigma, threshold, strength, constant):
     a, ridge = threshold * sigma, strength * sigma**2
-    point = ap.solve(of_scale(sigma, BENT, ridge, w=SHARE, a=a, level=constant * sigma**2), ALPHA)
+    problem = of_scale(sigma, BENT, ridge, w=SHARE, a=a, level=constant * sigma**2)
+    assert len(loss_symmetries(System.of(problem).loss)) == 1  # without the term there were two
+    point = ap.solve(problem, ALPHA)
     assert int(point["status"]) == 0
     right = of_a_grid(sigma, a, ridge)
     right["training_loss"] += ALPHA * constant * sigma**2
