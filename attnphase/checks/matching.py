@@ -53,8 +53,8 @@ def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
             raise CompareError(
                 f"the theory varies {name}, which is not a field of the problem: select one value of it."
             )
-        values = theory[name].to_numpy()
-        at = [i for i, v in enumerate(values) if v == wanted or (values.dtype.kind == "f" and np.isclose(v, wanted))]
+        number = float(wanted) if isinstance(wanted, int | float) else wanted
+        at = [i for i, value in enumerate(theory[name].to_numpy().tolist()) if _equal(value, number) or value == wanted]
         if not at:
             raise CompareError(f"the theory has no {name} = {wanted}, which the experiment has: solve there.")
         theory = theory.isel({name: at[0]})

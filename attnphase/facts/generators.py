@@ -41,7 +41,7 @@ def free_changes(loss: Loss, clusters: tuple[tuple[float, ...], ...] = ((),)) ->
     r = loss.kernels.columns
     sizes = np.array(loss.sizes.student)
     unit = (sizes[:, None] / sizes).ravel()
-    asked = [_asked(loss, numbers) for numbers in clusters]
+    asked = [*(_asked(loss, numbers) for numbers in clusters), *loss.witnesses]
     rough = np.concatenate([_in_double(loss, one) for one in asked]) * unit
     rough = rough[np.isfinite(rough).all(axis=1)]
     rough = _scaled(rough[rough.any(axis=1)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -193,6 +193,8 @@ class Loss:
         Where trained parameters stand among all numbers, and the entries of Q behind them.
     norms : int
         How many these are.
+    witnesses : tuple of Asked
+        Samples at which facts have been seen to fail: there they are asked too.
     """
 
     kernels: Kernels
@@ -200,17 +202,17 @@ class Loss:
     own: tuple[float, ...]
     trained: tuple[int, ...]
     norms: int
+    witnesses: tuple[Asked, ...] = ()
 
     @classmethod
-    def of(cls, problem: Problem, kernels: Kernels, spectrum: Spectrum) -> Loss:
+    def of(cls, problem: Problem, kernels: Kernels, spectrum: Spectrum, witnesses: tuple[Asked, ...] = ()) -> Loss:
         """That of a problem."""
         places = tuple(trained_places(problem))
         numbers = model_numbers(problem)[len(model_numbers(problem)) - kernels.parameters :].copy()
         first = len(model_numbers(problem)) - kernels.parameters
         numbers[[place - first for place in places]] = 0.0  # they vary, and are no part of what is asked
-        return cls(
-            kernels, Sizes.of(problem, kernels, spectrum), tuple(numbers.tolist()), places, len(problem.loss.norms)
-        )
+        sizes, norms = Sizes.of(problem, kernels, spectrum), len(problem.loss.norms)
+        return cls(kernels, sizes, tuple(numbers.tolist()), places, norms, witnesses)
 
     def with_clusters(self, numbers: Sequence[float] = (), tokens: Sequence[int] | None = None) -> SampleLoss:
         """The loss of samples whose tokens are in these clusters, with a mixing and variances of no special values.
@@ -360,7 +362,7 @@ def signed_symmetries(
     SolverError
         The loss is no number on some ordinary fields.
     """
-    asked = [_asked(loss, numbers) for numbers in clusters]
+    asked = [*(_asked(loss, numbers) for numbers in clusters), *loss.witnesses]
     free = len(loss.trained) - loss.norms
 
     rest, candidates = list(enumerate(pairs)), dict[int, Element]()
@@ -409,7 +411,16 @@ def exchanges_tokens(
         moved = noise[:, order][:, :, order] if of_entries and noise.shape[2] else noise
         return question.joined(h[:, order], k[:, order], moved, trained)
 
-    return bool(asked.possible([None], lambda _, points: image(points), images)) and asked.holds(image, images)
+    if not (asked.possible([None], lambda _, points: image(points), images) and asked.holds(image, images)):
+        return False
+    for witness in loss.witnesses:
+        seen = witness.question
+        assert isinstance(seen, SampleLoss)
+        if np.array_equal(seen.offsets, question.offsets):
+            moved = replace(seen, offsets=images.offsets, variance=seen.variance[order])
+            if not witness.possible([None], lambda _, points: image(points), moved):
+                return False
+    return True
 
 
 def norm_matrices(entries: NDArray[Any], columns: int) -> NDArray[Any]:

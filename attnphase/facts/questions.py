@@ -104,6 +104,19 @@ class Asked:
             its = (images or self.question).exact(moved(self.points.values[self.points.exact]))
         return digits.same(values, its, self.points.groups[self.points.exact], needed)
 
+    def differences(self, moved: Callable[[Array], Array], images: Question | None = None) -> Array:
+        """By how much values and those at images certainly differ, (N,), in what rounding and their spread allow."""
+        values, allowed = self._double
+        with np.errstate(all="ignore"):
+            its = (images or self.question).double(moved(self.points.values))
+            rounding = _ROUNDING * np.maximum(np.abs(values), np.abs(its))
+            apart = np.abs(its - values) / np.maximum(allowed + rounding, np.finfo(float).tiny)
+        return np.where(np.isfinite(apart), apart, np.inf).max(axis=1)
+
+    def at(self, places: NDArray[np.intp]) -> Asked:
+        """The same at some of the points, which count as one size."""
+        return Asked(self.question, Points(self.points.values[places], np.zeros_like(places), np.arange(len(places))))
+
     def difference(self, moved: Callable[[Array], Array]) -> float:
         """Largest difference of values and those at images, in double precision: of what values of a size vary by."""
         values, allowed = self._double

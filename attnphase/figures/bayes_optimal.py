@@ -24,6 +24,7 @@ from attnphase.figures.selection import (
     field_of,
     over_one,
     over_two,
+    same_value,
     shown_value,
 )
 from attnphase.figures.style import (
@@ -242,11 +243,7 @@ def _selected(limit: xr.Dataset, dim: str, values: list[Any]) -> xr.Dataset:
     there = limit[dim].to_numpy()
     places = []
     for value in values:
-        near = [
-            i
-            for i, one in enumerate(there)
-            if one == value or (there.dtype.kind == "f" and isinstance(value, int | float) and np.isclose(one, value))
-        ]
+        near = [i for i, one in enumerate(there.tolist()) if same_value(one, value)]
         if not near:
             raise DatasetError(
                 f"the limit has no {field_of(limit, dim)} = {shown_value(value)}, which the theory has: compute it."
@@ -270,7 +267,7 @@ def _draw_limit(ax: Axes, limit: xr.Dataset, starts: tuple[str, ...]) -> list[Li
             continue
         line = limit.sel(start=start).sortby("alpha")
         values, error = (1e3 * line[name].to_numpy() for name in ("test_error", "test_error_stderr"))
-        if first is not None and np.allclose(values, first, rtol=_APART, atol=1e-9):
+        if first is not None and np.allclose(values, first, rtol=_APART, atol=1e-9 * np.nanmax(np.abs(first))):
             continue
         first = values
         alpha = line["alpha"].to_numpy()

@@ -27,6 +27,7 @@ __all__ = [
     "over_one",
     "over_two",
     "over_values",
+    "same_value",
     "shown_value",
     "vary_only",
 ]
@@ -85,7 +86,7 @@ def at_values(ds: xr.Dataset, chosen: Mapping[str, Any]) -> xr.Dataset:
             varied = ", ".join(field_of(ds, dim) for dim in swept_dimensions(ds))
             raise DatasetError(f"the dataset does not vary {name}; it varies {varied}.")
         values = ds[dim].to_numpy().tolist()
-        places = [i for i, there in enumerate(values) if _same(there, value)]
+        places = [i for i, there in enumerate(values) if same_value(there, value)]
         if not places:  # a message shows six digits, which select the only value that they stand for
             places = [i for i, there in enumerate(values) if shown_value(there) == shown_value(value)]
         if len(places) != 1:
@@ -105,7 +106,7 @@ def field_of(ds: xr.Dataset, dim: str) -> str:
     return dim if dim == "omega" or dim not in ds.coords else str(ds[dim].attrs.get("field", dim))
 
 
-def _same(there: Any, value: Any) -> bool:
+def same_value(there: Any, value: Any) -> bool:
     """Whether a value of the grid is the one asked for, which may be written with fewer digits."""
     if isinstance(there, float) and isinstance(value, int | float):
         return bool(np.isclose(there, value, rtol=1e-9, atol=0))
@@ -143,7 +144,7 @@ def over_one(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
 
 def _default_omega(ds: xr.Dataset) -> float:
     values = ds["omega"].to_numpy().tolist()
-    if not any(_same(there, OMEGA) for there in values):
+    if not any(same_value(there, OMEGA) for there in values):
         field = ds["omega"].attrs.get("field", "omega")
         raise DatasetError(
             f"the dataset has no omega = {OMEGA:g}, at which curves are drawn by default:"

@@ -18,6 +18,7 @@ import numpy as np
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.assumptions import witnesses_at
 from attnphase.fixed_points.basin import found_on_first
 from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
@@ -393,6 +394,9 @@ def _finished(
         return classified(run, rules, by_enough_points(run, rules, solved), informed, branch)
 
     solved = _at_rest(run, rules, _verified(run, rules, solved, again, FIRST_ROUND))
+    if not run.compares and (seen := witnesses_at(solved)):
+        system = replace(run.system, witnesses=(*run.system.witnesses, *seen))
+        return _without_signal(replace(run, system=system), solved.overlaps, informed, branch)
     if not run.late and _decays(solved.map_, solved.found, informed, branch):
         return _without_signal(run, surviving(solved.overlaps, informed, branch), informed, branch)
     solved = with_identity(solved)

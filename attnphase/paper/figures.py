@@ -65,7 +65,7 @@ def paper_grid(alphas: int = 25, omegas: int = 26) -> tuple[tuple[float, ...], t
     """The grid of Figure 3; the omega of Figure 2 is on it in any case."""
     omega = np.linspace(0, 0.5, omegas)
     nearest = np.abs(omega - OMEGA_OF_FIG2).argmin()
-    if np.isclose(omega[nearest], OMEGA_OF_FIG2):
+    if np.isclose(omega[nearest], OMEGA_OF_FIG2, rtol=1e-9, atol=0):
         omega[nearest] = OMEGA_OF_FIG2
     else:
         omega = np.union1d(omega, OMEGA_OF_FIG2)

@@ -258,7 +258,7 @@ def published_table(name: str, runs: xr.Dataset, width: int | None = None) -> st
     rows: list[tuple[str, ...]] = []
     for row in table:
         d = int(row["d"]) if "d" in names else 1000
-        near = np.isclose(runs["alpha"].to_numpy(), row["alpha"])
+        near = np.isclose(runs["alpha"].to_numpy(), row["alpha"], rtol=1e-5, atol=0)
         if d not in runs["dimension"] or not near.any():
             continue
         here = runs.sel(start=str(row["start"]), dimension=d).isel(alpha=int(np.flatnonzero(near)[0]))

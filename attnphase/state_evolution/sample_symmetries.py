@@ -15,7 +15,7 @@ from attnphase.facts.questions import Asked
 from attnphase.state_evolution.sector import Element
 from attnphase.state_evolution.system import System
 
-__all__ = ["Image", "images_in", "merged", "symmetries_of_samples"]
+__all__ = ["Image", "exchanges", "images_in", "merged", "sample_loss", "symmetries_of_samples"]
 
 Key = tuple[tuple[tuple[int, ...], bytes, bytes], ...]
 """Symmetries of overlaps: orders of the sites, and the entries of the students' and the teachers' matrices."""
@@ -46,9 +46,31 @@ class Image(NamedTuple):
         turned = fields_of[..., list(self.order), :]
         return turned @ np.frombuffer(matrix).reshape(2 * fields_of.shape[-1:]).T
 
+    def of_row(self, question: SampleLoss, points: Array) -> Array:
+        """The image of samples' numbers in a row."""
+        h, k, noise, trained = question.split(points)
+        return question.joined(self.of(h, self.student), self.of(k, self.teacher), self.of_noise(noise), trained)
+
     def of_noise(self, z: Array) -> Array:
         """The image of noise (..., L, L); of none if there is none."""
         return z[..., list(self.order), :][..., list(self.order)] if self.of_entries and z.shape[-1] else z
+
+
+def exchanges(system: System, group: Sequence[Element]) -> list[tuple[int, Image]]:
+    """Configurations, and exchanges of tokens that are taken to make their samples of those of one, columns aside."""
+    found = dict[tuple[int, Image], None]()
+    one, other = (np.eye(n).tobytes() for n in (system.kernels.columns, system.kernels.teacher_rank))
+    for order in dict.fromkeys(tuple(order) for order, *_ in group):
+        sources, tokens = system.sample_law.images(order)
+        for place, source in enumerate(sources):
+            moved = source != place or (tokens[place] != np.arange(tokens.shape[1])).any()
+            if (
+                source >= 0
+                and moved
+                and (image := _image(system, place, source, tokens[place], one, other)) is not None
+            ):
+                found[place, image] = None
+    return list(found)
 
 
 def merged(system: System, group: Sequence[Element]) -> System:
@@ -129,19 +151,32 @@ def _leaves_losses(system: System, configuration: int, image: Image) -> bool:
     In many digits that is asked of the tokens' exchange: signs and exchanges of columns are the whole loss's.
     """
     clusters, loss = system.sample_law.clusters_of, system.loss
-    question, images = (_samples(system, place) for place in (image.source, configuration))
-
-    def image_of(_: object, points: Array) -> Array:
-        h, k, noise, trained = question.split(points)
-        return question.joined(image.of(h, image.student), image.of(k, image.teacher), image.of_noise(noise), trained)
-
+    question, images = (
+        sample_loss(system, place, system.parameters, means=True) for place in (image.source, configuration)
+    )
     asked = Asked.of(question, sample_points(question, loss.sizes))
-    return bool(asked.possible([image], image_of, images)) and exchanges_tokens(
+    return bool(asked.possible([image], lambda one, points: one.of_row(question, points), images)) and exchanges_tokens(
         loss, clusters(image.source), clusters(configuration), image.order, image.of_entries
     )
 
 
-def _samples(system: System, configuration: int) -> SampleLoss:
-    """The loss of a configuration's samples, with the numbers that the problem has for all else."""
-    variance, means = system.token_variances[configuration], system.sample_law.means[configuration]
-    return SampleLoss(system.kernels, *system.parameters, variance, means)
+def sample_loss(
+    system: System, configuration: int, parameters: tuple[Array, Array], *, means: bool = False
+) -> SampleLoss:
+    """The loss of a configuration's samples, with the numbers that the problem has for all else.
+
+    Parameters
+    ----------
+    system : System
+    configuration : int
+    parameters : tuple of two arrays
+        As the kernels take them.
+    means : bool
+        Whether the teacher's fields are given about their means; there is nothing trained in a sample then.
+    """
+    offsets, rank = system.sample_law.means[configuration], system.kernels.teacher_rank
+    variance = system.token_variances[configuration]
+    if means:
+        return SampleLoss(system.kernels, *parameters, variance, offsets)
+    offsets = np.concatenate([np.zeros((len(offsets), rank)), offsets[:, rank:]], axis=1)
+    return SampleLoss(system.kernels, *parameters, variance, offsets, system.loss.trained)

@@ -75,6 +75,7 @@ def leave_loss(loss: Loss, pairs: Sequence[tuple[Array, Array]], clusters: Clust
     return signed_symmetries(loss, clusters, pairs, changes)
 
 
+@lru_cache(maxsize=32)
 def is_sign_symmetric(loss: Loss, clusters: Clusters = ((),)) -> bool:
     """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself, whatever is trained."""
     one, other = np.eye(loss.kernels.columns), np.eye(loss.kernels.teacher_rank)

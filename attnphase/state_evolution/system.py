@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.facts.losses import Loss
+from attnphase.facts.questions import Asked
 from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling, trained_slopes_for
 from attnphase.kernels.key import model_numbers, trained_places
@@ -47,6 +48,8 @@ class System:
         Parts that share the nodes of a pass.
     own_law : SampleLaw, optional
         Of the samples, instead of the problem's.
+    witnesses : tuple of Asked
+        Samples at which facts about the loss have been seen to fail.
     """
 
     problem: Problem
@@ -54,6 +57,7 @@ class System:
     spectrum: Spectrum
     threads: int = 1
     own_law: SampleLaw | None = None
+    witnesses: tuple[Asked, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem, threads: int = 1, callback: Callback = silent) -> System:
@@ -230,7 +234,7 @@ class System:
     @cached_property
     def loss(self) -> Loss:
         """The loss as facts about it are asked."""
-        return Loss.of(self.problem, self.kernels, self.spectrum)
+        return Loss.of(self.problem, self.kernels, self.spectrum, self.witnesses)
 
     @cached_property
     def has_even_loss(self) -> bool:
