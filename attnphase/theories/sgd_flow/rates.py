@@ -105,8 +105,7 @@ class Dynamics:
         tokens and weights, and does not vanish where the rates do.
         """
         curvatures = np.linalg.norm(self._at(state).conjugates.mean().V_hat[:, 0], axis=(-2, -1))
-        scales = self.system.spectrum.gamma.max(axis=1)
-        return float(np.max(self.rows.ridge) + scales @ curvatures)
+        return float(np.max(self.rows.ridge) + self._token_squares @ curvatures)
 
     def clock(self, state: Array) -> float:
         """What time is multiplied by where it is integrated, about `pace` per unit of time.
@@ -122,14 +121,15 @@ class Dynamics:
         What is small and shrinks does not count: it only takes its time.
         """
         overlaps, norm = self.rows.overlaps(state)
-        rates = self.rows.moved(state, self.rate(state) / self.eta)
+        clock = self.clock(state)  # so that a step of a unit of time is about as large as the state
+        rates = self.rows.moved(state, self.rate(state) / clock)
         limits, least, largest = self._limits(norm), self._natural_sizes, 0.0
         for name, size in least.items():
             value, rate = getattr(overlaps, name), getattr(rates, name)
             here = float(np.abs(value).max())
             if here >= _SMALL * limits[name] or (value * rate).sum() > 0:
                 largest = max(largest, float(np.abs(rate).max()) / max(here, VANISHING * size))
-        return largest / self.pace(state) if largest else 0.0
+        return largest * clock / (self.eta * self.pace(state)) if largest else 0.0
 
     def overlap_sizes(self, state: Array) -> dict[str, float]:
         """What differences of q, m and theta are relative to: q itself, and the most that m and theta can be."""
@@ -143,6 +143,14 @@ class Dynamics:
         means = np.repeat(size[None, :, None], self.rows.points, axis=0)
         atoms = len(self.rows.weights) - self.rows.points
         return self.rows.pack(means, np.repeat(np.outer(size, size)[None], atoms, axis=0))
+
+    @cached_property
+    def _token_squares(self) -> Array:
+        """The most that the mean square of the tokens is along a direction, site by site, means and encodings too."""
+        spectrum = self.system.spectrum
+        means = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)[: spectrum.sites]
+        squares: Array = spectrum.gamma.max(axis=1) + means
+        return squares
 
     @cached_property
     def natural_norm(self) -> float:
