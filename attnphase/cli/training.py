@@ -65,7 +65,7 @@ _FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not (kind.one_
 @click.option(
     "--tolerance",
     type=float,
-    help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp; of bayes-gamp's step, 1e-6.",
+    help="On the gradient over its natural size; 1e-8 for lbfgs, fista, gamp; of bayes-gamp's step, 1e-6.",
 )
 @click.option("--learning-rate", type=float, help="Of gd (0.15), adam (0.01), fista and sgd (1).")
 @click.option("--batch", type=int, help="Fresh samples of a step of sgd (1).")

@@ -19,6 +19,7 @@ from attnphase.experiments.data import Instance, Samples
 from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.trained import best_trained, of_samples
 from attnphase.kernels.torch.loss import LocalLoss
+from attnphase.problem.units import Units
 from attnphase.processes.threads import each
 from attnphase.rows.regularizer import RowRegularizer
 from attnphase.state_evolution.norms import conjugates_of_norms
@@ -27,6 +28,7 @@ from attnphase.state_evolution.trained import TrainedPenalties
 
 __all__ = ["Risk"]
 
+_LEAST = 1e-3  # of the problem's unit of weights: smaller ones are measured by this
 TOGETHER = 4096  # samples of several runs that go through the loss at once
 
 
@@ -189,13 +191,53 @@ class Risk:
             result = regularizer.prox(array, size)
         return torch.as_tensor(result, dtype=weights.dtype, device=weights.device)
 
+    def sizes(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Natural sizes of the weights' columns, and of the gradients' at these weights, both (S, r).
+
+        Weights have their root mean square, or a thousandth of the problem's unit. The gradient's size is what weights
+        of this size change of it: by the ridge, and by the second derivatives of every sample's loss, whose absolute
+        values are summed. So it has the unit of the gradient, does not vanish with it, and no constant in the loss
+        changes it.
+        """
+        least = torch.as_tensor(_LEAST * Units.of(self.loss.problem).weights).to(weights)
+        size = torch.maximum(weights.square().mean(dim=1).sqrt(), least)
+        step = max(1, TOGETHER // self.samples.count)
+        parts = [slice(begin, begin + step) for begin in range(0, len(weights), step)]
+        curved = torch.cat(each(self.threads, lambda part: self._curved(part, weights[part], size[part]), parts))
+        return size, self._ridges(weights) * size + curved
+
+    def gradient_size(self, weights: Tensor) -> Tensor:
+        """``|nabla R| / sqrt(d)`` of a gradient of its natural size, (S,)."""
+        return self.sizes(weights)[1].square().sum(dim=1).sqrt()
+
+    def curvature(self, weights: Tensor) -> Tensor:
+        """Natural size of the risk's second derivatives, (S,), as powers of two; one where it vanishes."""
+        size, gradient = self.sizes(weights)
+        largest = (gradient / size).amax(dim=1)
+        known = torch.isfinite(largest) & (largest > 0)
+        return torch.where(known, torch.ldexp(torch.ones_like(largest), torch.frexp(largest)[1]), 1.0)
+
+    def _curved(self, part: slice, weights: Tensor, size: Tensor) -> Tensor:
+        """By what weights of these sizes (S, r) change the gradients of the losses of a part's runs, (S, r)."""
+        samples, (runs, dimension, columns) = self.samples, weights.shape
+        length = self.loss.problem.tokens.length
+        tokens, targets, grams = samples.tokens[part], samples.targets[part], samples.grams[part]
+        h = fields_of(tokens, weights).reshape(-1, length, columns)
+        loss, _ = self._loss_at(self._best(weights, h, part), h)
+        hessian = loss.derivatives(h, targets.flatten(0, 1), grams.flatten(0, 1))[2].abs()
+        norms = (torch.linalg.vector_norm(tokens, dim=2) / math.sqrt(dimension)).reshape(runs, -1, length, 1)
+        fields = (norms * size[:, None, None, :]).reshape(-1, length * columns, 1)
+        slopes = (hessian @ fields).reshape(runs, -1, length, columns)
+        return (norms * slopes).sum(dim=(1, 2)) / dimension
+
     def stationarity(self, weights: Tensor, gradient: Tensor, step: Tensor | None = None) -> Tensor:
         """``|nabla R| / sqrt(d)`` of every run; with a regulariser that is not smooth the length of a proximal step.
 
-        The proximal step is divided by its size, so that it is the gradient where the regulariser is smooth.
+        The proximal step is divided by its size, so that it is the gradient where the regulariser is smooth; left out,
+        the size is one over `curvature`.
         """
         if not self.is_smooth:
-            step = weights.new_ones(len(weights)) if step is None else step
+            step = 1 / self.curvature(weights) if step is None else step
             size = step[:, None, None]
             gradient = (weights - self.proximal_step(weights - size * gradient, step)) / size
         return gradient.square().sum(dim=(1, 2)).sqrt() / math.sqrt(self.dimension)

@@ -33,11 +33,13 @@ class TrainingSettings:
         Largest number of steps: 2000 (lbfgs), 5000 (gd, fista), 2500 (adam), 400 (gamp), 500 (bayes-gamp) by default.
         That of sgd is the number of samples over `batch`.
     tolerance : float or None
-        On ``|nabla R| / sqrt(d)``: 1e-8 by default for lbfgs, fista and gamp.  None, the default of gd and adam, makes
-        all the steps, as in the paper.  Of bayes-gamp on the weights' last step, over the prior's standard deviation:
-        1e-6.
+        On the gradient ``|nabla R| / sqrt(d)`` over its natural size, by which the curvatures of losses and regulariser
+        change it for weights as large as these (`attnphase.experiments.risk.Risk.gradient_size`): 1e-8 by default for
+        lbfgs, fista and gamp.  None, the default of gd and adam, makes all the steps, as in the paper.
+        Of bayes-gamp on the weights' last step, over the prior's standard deviation: 1e-6.
     learning_rate : float or None
-        Of gd (.15 by default), adam (.01), fista (the first step's, .15) and sgd (1).
+        Of gd (.15 by default), adam (.01), fista (the first step's, over the risk's curvature at the start, .15) and
+        sgd (1).
     damping : float
         Share of the old iterate that GAMP keeps, bayes-gamp once the overlaps have settled or after 100 steps,
         and then more of it where its steps do not shrink; 0.5 by default.

@@ -13,6 +13,7 @@ from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Geometry, Instance, Stream, generator
 from attnphase.experiments.plan import given_weights
 from attnphase.problem import Problem
+from attnphase.problem.units import Units
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.starts import initial_overlaps, sized_rows
@@ -115,10 +116,10 @@ def _principal_axes(problem: Problem, geometry: Geometry) -> Array:
     configurations, probabilities = problem.cluster_law
     site_tokens = np.array([token for token, _ in problem.sites])
     sites = geometry.means + geometry.positions[site_tokens]
-    average = np.einsum("c,cld->ld", probabilities, sites[configurations])
+    average, unit = np.einsum("c,cld->ld", probabilities, sites[configurations]), Units.of(problem).tokens
     for vectors in (average, sites):
         left, sizes, axes = np.linalg.svd(vectors / np.sqrt(geometry.dimension), full_matrices=False)
-        known = int((sizes > 1e-6 * max(sizes[0], 1.0)).sum()) if sizes[0] > 1e-6 else 0
+        known = int((sizes > 1e-6 * max(sizes[0], unit)).sum())
         if known:
             # the sign of the token with the largest share
             signs = np.sign(left[np.abs(left[:, :known]).argmax(axis=0), np.arange(known)])

@@ -17,7 +17,9 @@ from attnphase.state_evolution.trained import TrainedPenalties, newton_step
 __all__ = ["best_trained", "of_samples"]
 
 _MOST_STEPS, _MOST_HALVINGS = 100, 50
-_SMALL_DECREASE = 1e-13  # of the risk, relative to it and d: then a last step, which rounding must not judge, is left
+_SMALL_DECREASE = (
+    1e-13  # of the risk, over its terms' absolute values: then a last step is left, not for rounding to judge
+)
 
 
 def of_samples(trained: Array, h: Tensor) -> Tensor:
@@ -52,27 +54,30 @@ def best_trained(
     """
     runs, count = len(norms), len(loss.trained) - norms.shape[1]
 
-    def seen(trained: Array) -> tuple[Array, Array, Array]:
-        """The part of the risk that depends on the parameters, with its derivatives."""
+    def seen(trained: Array) -> tuple[Array, Array, Array, Array]:
+        """The part of the risk that depends on the parameters, with its derivatives, and its terms' absolute values."""
         trained = np.hstack([trained, norms])
         found = loss.trained_slopes(h, targets, grams, of_samples(trained, h))
         sums = (one.reshape(*one.shape[:-1], runs, -1).sum(dim=-1).double().cpu().numpy() for one in found)
         value, slopes, curvatures = (np.moveaxis(one, -1, 0) for one in sums)
+        paid = dimension * penalties.values(trained)
+        size = found[0].abs().reshape(runs, -1).sum(dim=1).double().cpu().numpy() + np.abs(paid)
         stiffness = penalties.curvatures(trained)[..., None] * np.eye(trained.shape[1])
         return (
-            value + dimension * penalties.values(trained),
+            value + paid,
             (slopes + dimension * penalties.slopes(trained))[:, :count],
             (curvatures + dimension * stiffness)[:, :count, :count],
+            size,
         )
 
     if not count:
         return norms
     start = loss.parameters[list(loss.trained[:count])].double().cpu().numpy()
     trained = np.tile(start, (runs, 1))
-    value, slopes, curvatures = seen(trained)
+    value, slopes, curvatures, size = seen(trained)
     for _ in range(_MOST_STEPS):
         step = newton_step(slopes, curvatures)
-        going = np.abs((step * slopes).sum(axis=1)) > _SMALL_DECREASE * (dimension + np.abs(value))
+        going = np.abs((step * slopes).sum(axis=1)) > _SMALL_DECREASE * size
         if not going.any():
             return np.hstack([trained + step, norms])
         step[~going] = 0.0
@@ -83,5 +88,5 @@ def best_trained(
                 break
             step[rises] /= 2
             reached = seen(trained + step)
-        trained, (value, slopes, curvatures) = trained + step, reached
+        trained, (value, slopes, curvatures, size) = trained + step, reached
     return np.hstack([trained, norms])

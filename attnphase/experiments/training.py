@@ -18,7 +18,7 @@ from attnphase.data.variables import RunStatus
 from attnphase.experiments.data import Instance
 from attnphase.experiments.measure import overlaps_of
 from attnphase.experiments.optimizers.classes import CLASSES
-from attnphase.experiments.optimizers.interface import Optimizer
+from attnphase.experiments.optimizers.interface import Optimizer, Progress
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 
@@ -100,7 +100,7 @@ def train(
     """Train a batch of runs.
 
     A run's numbers do not depend on the others of its batch: each ends by itself, where its gradient falls below the
-    tolerance, where it is not finite any more, or after the last step.
+    tolerance times its natural size, where it is not finite any more, or after the last step.
 
     Parameters
     ----------
@@ -117,11 +117,14 @@ def train(
         Called after every step with the steps made and the mean of R / d over the runs in work.
     """
     optimizer = CLASSES[settings.optimizer].start(instance, risk, weights, settings)
+    if settings.tolerance is not None:
+        optimizer.least = settings.tolerance * risk.gradient_size(weights)
     runs, step = len(weights), 0
     trained = Trained(weights.clone(), np.full(runs, -1), np.zeros(runs, dtype=np.int64), np.zeros(runs, dtype=bool))
     if resume is not None:
         optimizer.restore(_moved(resume["optimizer"], weights.device))
         trained, step = Trained.restored(resume["trained"], weights.device), resume["step"]
+        optimizer.least = _moved(resume["least"], weights.device)
     limit, stride = int(settings.steps or 0), optimizer.stride
     every = record_stride(settings)
     while step < limit and (trained.status < 0).any():
@@ -129,10 +132,10 @@ def train(
         value, size = seen.value.double().cpu().numpy(), seen.stationarity.double().cpu().numpy()
         going = trained.status < 0
         finite = np.isfinite(value) & np.isfinite(size)
-        small = size <= settings.tolerance if settings.tolerance is not None else np.zeros(runs, dtype=bool)
+        small = _small(optimizer, seen, going & finite, settings)
         good = torch.as_tensor(going & finite, device=weights.device)
         trained.weights = torch.where(good[:, None, None], seen.weights, trained.weights)
-        trained.status[going & finite & small] = RunStatus.converged
+        trained.status[small] = RunStatus.converged
         trained.status[going & ~finite] = RunStatus.diverged
         trained.steps[going] = step
         if every and step % every == 0:
@@ -151,7 +154,24 @@ def train(
 
 
 def _state(optimizer: Optimizer, trained: Trained, step: int) -> dict[str, Any]:
-    return {"optimizer": optimizer.state(), "trained": trained.state(), "step": step}
+    return {"optimizer": optimizer.state(), "trained": trained.state(), "step": step, "least": optimizer.least}
+
+
+def _small(
+    optimizer: Optimizer, seen: Progress, going: NDArray[np.bool_], settings: TrainingSettings
+) -> NDArray[np.bool_]:
+    """Which of the runs that go on are at their minimum.
+
+    The natural size of the gradient is that of the start until a run falls below it, and then that of where it is.
+    """
+    small = np.zeros(len(going), dtype=bool)
+    if optimizer.least is None or settings.tolerance is None:
+        return small
+    for s in np.flatnonzero(going & (seen.stationarity <= optimizer.least).cpu().numpy()):
+        one = slice(s, s + 1)
+        optimizer.least[s] = settings.tolerance * optimizer.risk.of_runs(one).gradient_size(seen.weights[one])[0]
+        small[s] = bool(seen.stationarity[s] <= optimizer.least[s])
+    return small
 
 
 def _finish(trained: Trained, risk: Risk, optimizer: Optimizer, settings: TrainingSettings, limit: int) -> None:
@@ -171,9 +191,10 @@ def _finish(trained: Trained, risk: Risk, optimizer: Optimizer, settings: Traini
     if settings.tolerance is None:
         trained.status[left] = RunStatus.completed
         return
-    ended = np.where(size <= settings.tolerance, RunStatus.converged, RunStatus.step_limit)
+    small = size <= settings.tolerance * risk.gradient_size(last).double().cpu().numpy()
+    ended = np.where(small, RunStatus.converged, RunStatus.step_limit)
     if optimizer.wanders:
-        ended = np.where((size > settings.tolerance) & trained.settled, RunStatus.unsettled, ended)
+        ended = np.where(~small & trained.settled, RunStatus.unsettled, ended)
     trained.status[left] = ended[left]
 
 

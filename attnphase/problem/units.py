@@ -16,7 +16,12 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.problem.problem import Problem
 
-__all__ = ["Units"]
+__all__ = ["Units", "power_of_two"]
+
+
+def power_of_two(size: Array) -> Array:
+    """Powers of two as large as sizes that are positive, or up to twice as large: dividing by them costs no digit."""
+    return np.ldexp(1.0, np.frexp(size)[1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ class Fista(Optimizer):
         runs = len(weights)
         self._point = weights  # extrapolated
         self._momentum = weights.new_ones(runs)
-        self._steps = weights.new_full((runs,), learning_rate)
+        self._steps = learning_rate / risk.curvature(weights)
 
     @classmethod
     def start(cls, instance: Instance, risk: Risk, weights: Tensor, settings: TrainingSettings) -> Self:

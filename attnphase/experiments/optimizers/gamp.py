@@ -20,9 +20,11 @@ from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.kernels.local.constants import Starts
+from attnphase.problem.units import Units
 
 __all__ = ["Gamp"]
 
+_LEAST = 1e-6  # of the size of curvatures, where their mean is none
 _CURVATURE_FLOOR = 0.05  # of a row problem, relative to the mean; the fixed points do not depend on it
 _DIFFERENCE = 1e-6  # step of the row problem's numerical response
 _NEGLIGIBLE = 1e-10  # relative to the root mean square of the weights
@@ -153,7 +155,9 @@ class Gamp(Optimizer):
             return torch.einsum("bdij,bdj->bdi", c, source), c
         stiffness, pull = curvature.double().cpu().numpy(), source.double().cpu().numpy()
         w = regularizer.minimise(stiffness, pull)
-        step = _DIFFERENCE * max(float(np.abs(pull).mean()), 1e-12)
+        # where nothing pulls, by what the problem's own weights would
+        natural = float(np.abs(stiffness).mean()) * float(Units.of(self.instance.problem).weights.min())
+        step = _DIFFERENCE * max(float(np.abs(pull).mean()), _DIFFERENCE * natural)
         sides = [
             (regularizer.minimise(stiffness, pull + shift) - regularizer.minimise(stiffness, pull - shift)) / (2 * step)
             for shift in step * np.eye(columns)
@@ -212,5 +216,7 @@ class Gamp(Optimizer):
 def _lifted(curvature: Tensor, ridge: float) -> Tensor:
     """Curvatures whose eigenvalues, with the least ridge, are not below a share of their mean over the coordinates."""
     values, vectors = torch.linalg.eigh(curvature)
-    mean = (values.mean(dim=(1, 2), keepdim=True) + ridge).clamp(min=ridge if ridge > 0 else 1e-6)
+    mean = (values.mean(dim=(1, 2), keepdim=True) + ridge).clamp(
+        min=ridge if ridge > 0 else _LEAST * float(values.abs().mean())
+    )
     return (vectors * torch.maximum(values, _CURVATURE_FLOOR * mean - ridge)[..., None, :]) @ vectors.mT

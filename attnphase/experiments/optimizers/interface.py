@@ -38,12 +38,17 @@ class Optimizer(ABC):
         Iterations that one call of `step` makes.
     wanders : bool
         Whether overlaps may settle while the weights do not, so that they are looked at.
+    risk : Risk
     weights : (S, d, r) tensor
+    least : (S,) tensor or None
+        ``|nabla R| / sqrt(d)`` up to which a run is at its minimum; None where it makes all its steps.
     """
 
     stride: ClassVar[int] = 1
     wanders: ClassVar[bool] = False
+    risk: Risk
     weights: Tensor
+    least: Tensor | None = None
 
     @classmethod
     @abstractmethod

@@ -26,7 +26,7 @@ class OptimizerKind:
     learning_rate : float or None
         None: it has none.
     tolerance : float or None
-        On ``|nabla R| / sqrt(d)``.  None: all the steps are made.
+        On ``|nabla R| / sqrt(d)`` over its natural size.  None: all the steps are made.
     damping : float or None
         Share of the old iterate that is kept.  None: it has none.
     smooth_only : bool

@@ -403,9 +403,10 @@ class OneRsbMap:
         return self.free_entropy(complex(self.y, step), halved=halved).imag / step
 
     def mean_envelope(self) -> float:
-        """``E[M]`` at the last point, without a tilt."""
+        """``E[M]`` at the last point over the lowest M, which no constant in the loss changes, without a tilt."""
         assert self._pass is not None
-        means = self._pass.outer * (self._pass.shares * self._pass.envelope).sum(axis=-1)
+        envelope = self._pass.envelope - self._pass.envelope.min()
+        means = self._pass.outer * (self._pass.shares * envelope).sum(axis=-1)
         return float(self.nodes.channel.probabilities @ means.mean(axis=(1, 2, 3)))
 
     def test_error(self) -> Array:

@@ -33,7 +33,7 @@ __all__ = ["one_rsb", "one_step"]
 _REMEDY = "; give values of y, the small ones first, or more points (outer, inner)"
 _APART = 0.5  # share of a start's free overlap that groups do not have in common
 _LEAST_APART = 0.05
-_GUESS = 0.5  # of the y at which the training loss of one sample, times y, is one
+_GUESS = 0.5  # of the y at which the training loss of one sample over the lowest, times y, is one
 _TOLERANCE, _MOST_MAPS = 1e-5, 1000
 
 

@@ -1,7 +1,7 @@
 """One-step replica-symmetry breaking solved: at a given y, or where F(y) is stationary, with standard errors.
 
 Replicates, and half of the inner points against all of them, displace the solution by what is left of the equations
-under them; ``ln y`` is one coordinate more where ``dF/dy = 0`` is one equation more.
+under them; ``ln y`` is one coordinate more where ``dF/dy = 0`` is one equation more, of y in a unit of its size.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import SolverError
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.problem.units import power_of_two
 from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.differences import finite_difference_jacobian
 from attnphase.solvers.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
@@ -211,10 +212,10 @@ class OneRsbSolver:
         map_, share = self.map_, before[2] / (before[2] - after[2])
         map_.y = float(before[0] * (after[0] / before[0]) ** share)
         found = self.settled((1 - share) * before[1] + share * after[1], fresh=False)
-        size = len(found.point)
+        size, unit = len(found.point), float(power_of_two(np.array(map_.y)))
 
         def extended(z: Array) -> Array | None:
-            map_.y = float(np.exp(z[size]))
+            map_.y = unit * float(np.exp(z[size]))
             image = map_(z[:size])
             return None if image is None else np.append(image, z[size] + map_.y**2 * map_.slope().mean())
 
@@ -222,11 +223,11 @@ class OneRsbSolver:
             return np.append(map_.scales(z[:size]), 1.0)
 
         for _ in range(_ROUNDS):
-            start = np.append(found.point, np.log(map_.y))
+            start = np.append(found.point, np.log(map_.y / unit))
             left = max(self.settings.max_maps - self.maps, 1)
             ended = iterate(extended, start, scales, Newton(), tolerance=self.settings.tolerance, max_maps=left)
             self.maps += ended.maps
-            map_.y = float(np.exp(ended.point[size]))
+            map_.y = unit * float(np.exp(ended.point[size]))
             found = replace(ended, point=ended.point[:size], image=ended.image[:size])
             if ended.status is not Status.converged:
                 map_(found.point)
@@ -278,16 +279,16 @@ class OneRsbSolver:
 
     def _displacements(self, x: Array, rows: list[Array], stationary: bool) -> tuple[Array, Array]:
         """By what point, ln y and measured quantities move under each row, (rows, D + 1) and (rows, 4)."""
-        map_, size = self.map_, len(x)
+        map_, size, unit = self.map_, len(x), float(power_of_two(np.array(self.map_.y)))
 
         def everything(z: Array) -> Array | None:
-            map_.y = float(np.exp(z[size]))
+            map_.y = unit * float(np.exp(z[size]))
             image = map_(z[:size])
             if image is None:
                 return None
             return np.concatenate([image, [map_.slope().mean()], self._measured().mean(axis=0)])
 
-        z, scale = np.append(x, np.log(map_.y)), np.append(map_.scales(x), 1.0)
+        z, scale = np.append(x, np.log(map_.y / unit)), np.append(map_.scales(x), 1.0)
         joint = finite_difference_jacobian(everything, z, scale)
         images, slopes, measured = rows
         system, sides = np.eye(size) - joint[:size, :size], images

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.theories.sgd_flow.directions import kicks
+from attnphase.theories.sgd_flow.directions import STEP, kicks
 from attnphase.theories.sgd_flow.rates import Dynamics
 
 __all__ = ["KnownWay", "Moved", "corrected", "known_way", "of_replicates"]
@@ -29,7 +29,6 @@ _LARGEST = 32  # numbers of a state: each takes a rate of its own at every knot
 _SWEEPS, _SLOWEST = 8, 0.3  # and how much of a correction the next one may be
 _FAR = 0.3  # of the state's size, beyond which a replicate's displacement is not of first order
 _APART = 1.0  # likewise, beyond which another rule's way is no correction of this one
-_STEP = 1e-5  # of differences, relative to the natural size of the state
 _EXACT = 1e-6  # relative tolerance in time of a displacement
 
 
@@ -75,28 +74,27 @@ class KnownWay:
         return replace(self, knots=_halved(self.knots))
 
     def sizes(self) -> Array:
-        """Natural sizes of a state's numbers, (D,): those of the means, and of the covariances."""
-        rows, size = self.dynamics.rows, math.sqrt(max(self.dynamics.rows.overlaps(x)[1] for x in self.states))
-        means = rows.points * rows.columns
-        return np.concatenate([np.full(means, size), np.full(self.states.shape[1] - means, size**2)])
+        """Natural sizes of a state's numbers, (D,): the largest on the way."""
+        return np.max([self.dynamics.sizes(state) for state in self.states], axis=0)
 
     def displaced(self, chosen: NDArray[np.intp], forces: Array) -> Callable[[Array], Array]:
         """Displacements (T, ..., D) at times by forces (K', ..., D) at some of the knots; NaN where they run away."""
         from scipy.integrate import solve_ivp
 
-        shape = forces.shape[1:]
-        force, slope = between(self.knots[chosen], forces), between(self.knots, self.slopes[:, : shape[-1]])
+        shape, clock = forces.shape[1:], self.dynamics.clock(self.states[0])
+        knots = self.knots * clock
+        force, slope = between(knots[chosen], forces), between(knots, self.slopes[:, : shape[-1]])
         found: Any = solve_ivp(
-            lambda t, y: (y.reshape(shape) @ slope(t).T + force(t)).ravel(),
-            (self.knots[0], self.knots[-1]),
+            lambda t, y: (y.reshape(shape) @ slope(t).T + force(t)).ravel() / clock,
+            (knots[0], knots[-1]),
             np.zeros(math.prod(shape)),
             dense_output=True,
             rtol=_EXACT,
-            atol=1e-3 * _EXACT * float(self.sizes().min()),
+            atol=1e-3 * _EXACT * np.broadcast_to(self.sizes(), shape).ravel(),
         )
         if not found.success:
             return lambda times: np.full((len(times), *shape), np.nan)
-        return lambda times: found.sol(times).T.reshape(-1, *shape)
+        return lambda times: found.sol(times * clock).T.reshape(-1, *shape)
 
 
 class Moved(NamedTuple):
@@ -253,11 +251,11 @@ def _halved(knots: Array) -> Array:
 
 def _slopes(dynamics: Dynamics, state: Array) -> Array:
     """Derivatives of rates and numbers by differences, (D + 2, D); covariances are made larger."""
-    step, ways = _STEP * max(float(np.abs(state).max()), 1e-3), kicks(dynamics, state)
+    ways = STEP * kicks(dynamics, state)
 
     def all_of(place: Array) -> Array:
         return np.concatenate([dynamics.rate(place), dynamics.numbers(place)])
 
     here = all_of(state)
-    slopes: Array = np.stack([all_of(state + step * way) - here for way in ways.T], axis=1) / step @ np.linalg.inv(ways)
+    slopes: Array = np.stack([all_of(state + way) - here for way in ways.T], axis=1) @ np.linalg.inv(ways)
     return slopes

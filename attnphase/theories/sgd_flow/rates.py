@@ -11,7 +11,8 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
+from attnphase.problem.units import Units, power_of_two
+from attnphase.state_evolution.overlaps import VANISHING, Conjugates
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.noise import has_quadratic_noise
@@ -23,6 +24,7 @@ __all__ = ["Dynamics"]
 
 _SMALL = 1e-4  # of an overlap over the largest that it can be
 _FOUND = 1e-3  # likewise, where it is there to stay
+_LEAST = 1e-3  # of the weights over their natural size: smaller ones are measured by this
 _LARGE = 10.0  # of the weights' square over the teacher's, where it is asked whether the noise has carried them off
 _FEW = 1 / 16  # share of samples with a gradient, below which it has
 
@@ -96,22 +98,79 @@ class Dynamics:
         rates = np.stack([self._moved(state, known.conjugates.replicate(s)) for s in range(len(known.losses))])
         return rates, np.stack([known.losses + self._noise_loss, self._test_errors(state)], axis=-1)
 
+    def pace(self, state: Array) -> float:
+        """The state's own unit of rates, per unit of ``eta tau``: the ridge, and the mean curvature of the loss.
+
+        These are the coefficients of the weights in their rate. So it has the unit of a rate in any unit of losses,
+        tokens and weights, and does not vanish where the rates do.
+        """
+        curvatures = np.linalg.norm(self._at(state).conjugates.mean().V_hat[:, 0], axis=(-2, -1))
+        return float(np.max(self.rows.ridge) + self._token_squares @ curvatures)
+
+    def clock(self, state: Array) -> float:
+        """What time is multiplied by where it is integrated, about `pace` per unit of time.
+
+        A power of two, so that this changes no digit of a time.
+        """
+        pace = self.eta * (self.pace(state) or Units.of(self.system.problem).curvature)
+        return float(power_of_two(np.array(pace)))
+
     def speed(self, state: Array) -> float:
-        """The largest share of itself by which an overlap moves in a unit of ``eta tau``.
+        """The largest share of itself by which an overlap moves in the state's own unit of time, one over `pace`.
 
         What is small and shrinks does not count: it only takes its time.
         """
         overlaps, norm = self.rows.overlaps(state)
-        rates = self.rows.moved(state, self.rate(state) / self.eta)
-        scales = packed_scales(overlaps.pack(), self.rows.columns, self.system.spectrum.rho)
-        limits = self._limits(norm)
-        gone = []
-        for name in ("q", "V", "m", "theta"):
+        clock = self.clock(state)  # so that a step of a unit of time is about as large as the state
+        rates = self.rows.moved(state, self.rate(state) / clock)
+        limits, least, largest = self._limits(norm), self._natural_sizes, 0.0
+        for name, size in least.items():
             value, rate = getattr(overlaps, name), getattr(rates, name)
-            small = np.abs(value).max() < _SMALL * limits[name] and (value * rate).sum() <= 0
-            gone.append(np.full(value.shape, small, dtype=float))
-        counted = 1.0 - Overlaps(*gone).pack()
-        return float(np.abs(counted * rates.pack() / scales).max())
+            here = float(np.abs(value).max())
+            if here >= _SMALL * limits[name] or (value * rate).sum() > 0:
+                largest = max(largest, float(np.abs(rate).max()) / max(here, VANISHING * size))
+        return largest * clock / (self.eta * self.pace(state)) if largest else 0.0
+
+    def overlap_sizes(self, state: Array) -> dict[str, float]:
+        """What differences of q, m and theta are relative to: q itself, and the most that m and theta can be."""
+        overlaps, norm = self.rows.overlaps(state)
+        least = _LEAST**2 * self._natural_sizes["q"]
+        return self._limits(norm) | {"q": max(float(np.abs(overlaps.q).max()), least)}
+
+    def sizes(self, state: Array) -> Array:
+        """Natural sizes of a state's numbers, (D,): those of the columns' means, and of their covariances."""
+        size = np.maximum(self.rows.column_sizes(state), _LEAST * Units.of(self.system.problem).weights)
+        means = np.repeat(size[None, :, None], self.rows.points, axis=0)
+        atoms = len(self.rows.weights) - self.rows.points
+        return self.rows.pack(means, np.repeat(np.outer(size, size)[None], atoms, axis=0))
+
+    @cached_property
+    def _token_squares(self) -> Array:
+        """The most that the mean square of the tokens is along a direction, site by site, means and encodings too."""
+        spectrum = self.system.spectrum
+        means = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)[: spectrum.sites]
+        squares: Array = spectrum.gamma.max(axis=1) + means
+        return squares
+
+    @cached_property
+    def natural_norm(self) -> float:
+        """The square ``|W|^2 / d`` of weights that match the teacher's."""
+        spectrum = self.system.spectrum
+        teacher = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)[spectrum.sites :].sum()
+        return float(teacher * Units.of(self.system.problem).matched.max() ** 2)
+
+    @cached_property
+    def _natural_sizes(self) -> dict[str, float]:
+        """Of q, m and theta, of such weights without encodings."""
+        spectrum = self.system.spectrum
+        variance = float(spectrum.site_variances.max())
+        teacher = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)[spectrum.sites :].max()
+        size = math.sqrt(self.natural_norm)
+        return {
+            "q": variance * self.natural_norm,
+            "m": math.sqrt(variance) * size,
+            "theta": variance * math.sqrt(teacher) * size,
+        }
 
     def _limits(self, norm: float) -> dict[str, float]:
         """The largest values that overlaps of weights of this norm can have, q's by a natural norm."""
@@ -119,9 +178,9 @@ class Dynamics:
         squares = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)
         positions, teacher = squares[: spectrum.sites].max(), squares[spectrum.sites :].max()
         variance = float(spectrum.site_variances.max())
-        size = math.sqrt(max(norm, 0.0))
+        size = math.sqrt(max(norm, _LEAST**2 * self.natural_norm))
         sizes = {"m": size * math.sqrt(positions), "theta": size * math.sqrt(teacher) * variance}
-        return {"q": variance * max(norm, float(teacher)), "V": 0.0} | sizes
+        return {"q": variance * max(norm, self.natural_norm)} | sizes
 
     def is_lost(self, state: Array) -> bool:
         """Whether the noise of SGD has made the weights so large that few samples have a gradient at all.
@@ -132,8 +191,7 @@ class Dynamics:
         if self.settings.is_flow:
             return False
         overlaps, norm = self.rows.overlaps(self.rows.clipped(state))
-        scale = float(np.trace(self.system.spectrum.rho, axis1=1, axis2=2).max())
-        return norm > _LARGE * scale and self.channel.participation(overlaps) < _FEW
+        return norm > _LARGE * self.natural_norm and self.channel.participation(overlaps) < _FEW
 
     def has_found(self, state: Array) -> tuple[float, float, bool, bool]:
         """Sizes of m and theta, and whether each is more than what rounding or a shrinking rest leaves."""

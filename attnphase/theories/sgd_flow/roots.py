@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
+from attnphase.problem.units import power_of_two
 from attnphase.processes.progress import Advance, Callback, silent, uncounted
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sizes import Sizes
@@ -25,8 +26,9 @@ from attnphase.theories.sgd_flow.trajectory import error_of, measured, started
 
 __all__ = ["StationaryPoint", "stationary_points"]
 
-_AT_REST = 1e-7  # speed at which a search has found a point
+_AT_REST = 1e-7  # speed, over the pace, at which a search has found a point
 _ATTEMPTS = 3
+_CLIPPED = 1e-9  # of its natural size, by which what is found may miss a covariance
 _SAME = 1e-3  # share of itself by which the overlaps of two points differ that are one
 
 
@@ -41,7 +43,9 @@ class StationaryPoint:
     eigenvalues : (D,) complex array
         By falling real part.
     residual : float
-        The speed that is left.
+        The speed that is left, over the pace.
+    pace : float
+        The point's own unit of rates.
     rule : Rule
     found : int
         Searches that ended here or at a mirror image.
@@ -51,13 +55,14 @@ class StationaryPoint:
     errors: dict[str, Any]
     eigenvalues: NDArray[np.complex128]
     residual: float
+    pace: float
     rule: Rule
     found: int
 
     @property
     def unstable(self) -> int:
         """Directions that grow."""
-        return int((self.eigenvalues.real > EVEN).sum())
+        return int((self.eigenvalues.real > EVEN * self.pace).sum())
 
 
 def stationary_points(
@@ -85,7 +90,8 @@ def stationary_points(
         if root is None:
             continue
         overlaps = dynamics.rows.overlaps(root)[0]
-        same = [i for i, (_, _, known) in enumerate(found) if _is_image(overlaps, known, system.symmetries)]
+        sizes = dynamics.overlap_sizes(root)
+        same = [i for i, (_, _, known) in enumerate(found) if _is_image(overlaps, known, sizes, system.symmetries)]
         if same:
             counts[same[0]] += 1
             continue
@@ -102,28 +108,36 @@ def _root(dynamics: Dynamics, state: Array) -> Array | None:
 
     rows = dynamics.rows
     for _ in range(_ATTEMPTS):
+        sizes, clock = power_of_two(dynamics.sizes(state)), dynamics.clock(state)
+
+        def moved(x: Array, sizes: Array = sizes, clock: float = clock) -> Array:
+            return dynamics.rate(sizes * x) / (clock * sizes)
+
         # rotations of the columns leave the rates unchanged, so that their Jacobian may be singular
-        x = np.asarray(root(dynamics.rate, state, method="lm", options={"ftol": 1e-14, "xtol": 1e-14}).x)
+        x = sizes * root(moved, state / sizes, method="lm", options={"ftol": 1e-14, "xtol": 1e-14}).x
         if not np.isfinite(x).all():
             return None
         state = rows.clipped(x)
-        if np.abs(x - state).max() <= 1e-9 * max(rows.overlaps(state)[1], 1e-9):
+        if (np.abs(x - state) <= _CLIPPED * dynamics.sizes(state)).all():
             return state if dynamics.speed(state) < _AT_REST else None
     return None
 
 
-def _is_image(overlaps: Overlaps, known: Overlaps, symmetries: Sequence[ProblemSymmetry]) -> bool:
-    """Whether two points are one, up to an exact symmetry of the problem."""
-    size = max(float(np.abs(known.pack()).max()), 1e-300)
+def _is_image(
+    overlaps: Overlaps, known: Overlaps, sizes: dict[str, float], symmetries: Sequence[ProblemSymmetry]
+) -> bool:
+    """Whether two points, the first with overlaps of these sizes, are one up to an exact symmetry of the problem."""
 
     def near(order: Any, A: Any, B: Any, _: Any) -> bool:
         order = [*order]
-        parts = (
-            (A @ overlaps.q[order] @ A.T, known.q),
-            (A @ overlaps.m[order], known.m),
-            (A @ overlaps.theta[order] @ B.T, known.theta),
+        moved = {
+            "q": A @ overlaps.q[order] @ A.T,
+            "m": A @ overlaps.m[order],
+            "theta": A @ overlaps.theta[order] @ B.T,
+        }
+        return all(
+            float(np.abs(here - getattr(known, name)).max()) <= _SAME * sizes[name] for name, here in moved.items()
         )
-        return all(float(np.abs(a - b).max()) <= _SAME * min(size, 1.0) for a, b in parts)
 
     return any(near(*symmetry) for symmetry in symmetries)
 
@@ -138,7 +152,8 @@ def _measured(dynamics: Dynamics, state: Array, gauges: Sequence[Rule], found: i
         if root is not None:
             others.append(_record(own, root))
     errors = {name: _error(value, [other[name] for other in others], gauges) for name, value in values.items()}
-    return StationaryPoint(values, errors, eigenvalues(dynamics, state), dynamics.speed(state), rule, found)
+    speed, pace = dynamics.speed(state), dynamics.pace(state)
+    return StationaryPoint(values, errors, eigenvalues(dynamics, state), speed, pace, rule, found)
 
 
 def _record(dynamics: Dynamics, state: Array) -> dict[str, Any]:

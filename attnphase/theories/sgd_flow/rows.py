@@ -135,6 +135,12 @@ class Rows:
         V = np.broadcast_to(np.eye(self.columns), q.shape)
         return Overlaps((q + q.mT) / 2, np.ascontiguousarray(V), m, theta), float(norm), float(penalty)
 
+    def column_sizes(self, state: Array) -> Array:
+        """Root mean squares of the columns' weights, (r,)."""
+        means, covariances = self.unpack(state)
+        squares = np.concatenate([means[:, :, 0] ** 2, np.einsum("aii->ai", covariances)])
+        return np.sqrt(np.maximum(self.weights @ squares, 0.0))
+
     def rate(self, state: Array, conjugates: Conjugates, eta: float, samples: float) -> Array:
         """How the state moves; ``samples`` of a step may be infinite.
 

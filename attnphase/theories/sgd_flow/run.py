@@ -307,7 +307,7 @@ def basins(
         The integration in time failed.
     """
     # looser than a trajectory: where it ends matters, and not where it is at every time
-    settings = FlowSettings(learning_rate, batch, until, tolerance=1e-5, at_rest=1e-5)
+    settings = FlowSettings(learning_rate, batch, until, tolerance=1e-5, at_rest=1e-4)
     wanted, scales, angles, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)

@@ -58,7 +58,9 @@ class FlowSettings:
     tolerance : float
         Relative, of the integration in time.
     at_rest : float
-        The dynamics has ended where no overlap moves by more than this share of itself in a unit of ``eta tau``.
+        The dynamics has ended where no overlap moves by more than this share of itself in the state's own unit of time,
+        see `attnphase.theories.sgd_flow.rates.Dynamics.pace`. Ten times `tolerance`, up to which an integration does
+        not come to rest.
     max_nodes : int
         Largest number of Sobol points, all replicates together.
 
@@ -73,7 +75,7 @@ class FlowSettings:
     until: float = 100.0
     records: int = 101
     tolerance: float = 1e-6
-    at_rest: float = 1e-6
+    at_rest: float = 1e-5
     max_nodes: int = 2**18
 
     def __post_init__(self) -> None:

@@ -27,10 +27,10 @@ from attnphase.theories.sgd_flow.slopes import first_rule, gauges_of, is_smooth,
 
 __all__ = ["Integrated", "Trajectory", "error_of", "follow_flow", "integrated", "measured", "started"]
 
-_FLOOR = 1e-12  # absolute tolerance: the smallest start that is followed accurately has about its root as its size
+_FLOOR = 1e-12  # absolute tolerance, of the natural sizes at the beginning; and the least speed that is told from rest
 _LARGEST = 1e4  # of the weights' square over its start's and the teacher's, from which on they run away
 _LOOSE = 0.003  # of the standard error that is asked for: what another rule's way may miss as a correction
-_BLURRED = 10.0  # times the speed, by which eigenvalues that are zero at a point at rest may be wrong beside it
+_BLURRED = 10.0  # times the speed, by which eigenvalues, over the pace, that are zero at a point at rest may be wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +89,17 @@ class Trajectory:
     evaluations: int
 
 
+class _Path(NamedTuple):
+    """States (T, D) at times (T,), and the steps of their integration."""
+
+    at: Callable[[Array], Array]
+    steps: Array
+
+
 class _Leg(NamedTuple):
     """A part of the way: what is recorded of it, how and when it ended, and where; no status where it moves again.
 
-    ``path`` has the states at all times, and the steps as its ``ts``; None where it did not leave.
+    ``path`` has the states at all times; None where it did not leave.
     """
 
     times: Array
@@ -100,7 +107,7 @@ class _Leg(NamedTuple):
     status: FlowStatus | None
     end: float
     last: Array
-    path: Any = None
+    path: _Path | None = None
 
 
 def integrated(
@@ -128,14 +135,15 @@ def integrated(
     """
     settings, slow = dynamics.settings, dynamics.settings.at_rest
     least = max(EVEN, _BLURRED * slow)
-    largest = dynamics.rows.overlaps(state)[1] + np.trace(dynamics.system.spectrum.rho, axis1=1, axis2=2).max()
+    largest = dynamics.rows.overlaps(state)[1] + dynamics.natural_norm
     legs = [_leg(dynamics, state, 0.0, slow, _LARGEST * largest, times, advance)]
     while True:
         end = legs[-1]
         if end.status is FlowStatus.at_rest:
-            rate, gone = growth(dynamics, end.last, least)
-            status = FlowStatus.at_saddle if rate > least else FlowStatus.at_rest
-            if rate <= least or gone <= settings.tolerance or slow <= _FLOOR or end.end >= settings.until:
+            even = least * dynamics.pace(end.last)
+            rate, gone = growth(dynamics, end.last, even)
+            status = FlowStatus.at_saddle if rate > even else FlowStatus.at_rest
+            if rate <= even or gone <= settings.tolerance or slow <= _FLOOR or end.end >= settings.until:
                 break
             slow /= 10
         elif end.status is None:
@@ -152,7 +160,7 @@ def integrated(
     states[: len(known)] = known
     if end.path is None or status is not FlowStatus.completed or len(legs) > 1:
         return Integrated(times, states, status, end.end, rate)
-    return Integrated(times, states, status, end.end, rate, lambda t: end.path(t).T, end.path.ts)
+    return Integrated(times, states, status, end.end, rate, end.path.at, end.path.steps)
 
 
 def _leg(
@@ -168,10 +176,11 @@ def _leg(
     from scipy.integrate import solve_ivp  # a tenth of a second to import, which who is refused should not wait
 
     settings, rows = dynamics.settings, dynamics.rows
+    clock = dynamics.clock(state)  # the first step and the order of errors know the unit of time
 
     def rate(t: float, y: Array) -> Array:
-        advance(t / settings.until)
-        return dynamics.rate(y)
+        advance(t / clock / settings.until)
+        return dynamics.rate(y) / clock
 
     def rest(_: float, y: Array) -> float:
         return dynamics.speed(y) - slow
@@ -194,25 +203,30 @@ def _leg(
     with np.errstate(over="ignore", invalid="ignore"):
         found: Any = solve_ivp(
             rate,
-            (begin, settings.until),
+            (begin * clock, settings.until * clock),
             state,
-            t_eval=times,
+            t_eval=None if times is None else times * clock,
             dense_output=times is not None,
             events=[event for event, _ in watched],
             rtol=settings.tolerance,
-            atol=_FLOOR,
+            atol=_FLOOR * dynamics.sizes(state),
         )
-    at, states = np.asarray(found.t, dtype=float), np.reshape(np.transpose(found.y), (-1, len(state)))
+    at, states = np.asarray(found.t, dtype=float) / clock, np.reshape(np.transpose(found.y), (-1, len(state)))
     if found.status == 0:
-        return _Leg(at, states, FlowStatus.completed, settings.until, states[-1], found.sol)
+        return _Leg(at, states, FlowStatus.completed, settings.until, states[-1], _in_time(found.sol, clock))
     if found.status == 1:
         which = next(i for i, when in enumerate(found.t_events) if len(when))
-        end, last = float(found.t_events[which][0]), found.y_events[which][0]
+        end, last = float(found.t_events[which][0]) / clock, found.y_events[which][0]
         return _Leg(at, states, (FlowStatus.at_rest, FlowStatus.diverged, None)[which], end, last)
     raise SolverError(
         f"the integration in time stopped at {at[-1] if len(at) else begin:g}: {found.message.rstrip('.')};"
         " lower the learning rate, or raise the tolerance."
     )
+
+
+def _in_time(path: Any, clock: float) -> _Path | None:
+    """What was integrated in a time that is `clock` times as fast."""
+    return None if path is None else _Path(lambda t: path(t * clock).T, path.ts / clock)
 
 
 def follow_flow(

@@ -60,7 +60,7 @@ STATIONARY_VARIABLES = (
              r"\operatorname{Im} \mu"),
     Variable("unstable_directions", (), "eigenvalues with a positive real part", r"n_{\mathrm{unstable}}",
              dtype="int32"),
-    Variable("residual", (), "largest share of itself by which an overlap moves in a unit of time",
+    Variable("residual", (), "largest share of itself by which an overlap moves in the state's own unit of time",
              r"\Vert \dot x \Vert"),
     Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
     Variable("found", (), "searches that ended at this point or a mirror image", r"n_{\mathrm{found}}", dtype="int32"),
