@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from attnphase.errors import AttnphaseError
+from attnphase.errors import AttnphaseError, AttnphaseWarning
 from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
 
@@ -41,6 +41,8 @@ class _Program(click.Group):
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)
         warnings.showwarning = _show_warning
+        for category in AttnphaseWarning.__subclasses__():
+            warnings.simplefilter("ignore", category)  # commands say the same themselves
         try:
             sys.exit(super().main(*args, standalone_mode=False, **extra) or 0)
         except click.ClickException as error:

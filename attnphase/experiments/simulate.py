@@ -13,6 +13,7 @@ from attnphase.lazy import loaded_on_use
 from attnphase.problem import Problem
 
 with loaded_on_use(__name__):
+    from attnphase.data import outcomes
     from attnphase.experiments import runs
 
 if TYPE_CHECKING:
@@ -100,4 +101,5 @@ def simulate(
         checkpoint_interval=checkpoint_interval, progress=progress,
     )  # fmt: skip
     plan.check(problem)
-    return runs.run_plan(problem, plan)
+    ds = runs.run_plan(problem, plan)
+    return outcomes.warned(ds, outcomes.of_runs(ds))

@@ -24,6 +24,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.files import save_dataset
+from attnphase.data.outcomes import joined_lines, of_points, of_sweep, warned
 from attnphase.errors import AttnphaseError, DatasetError, ProblemError
 from attnphase.files.reading import LARGEST_TEXT, read_input
 from attnphase.files.writing import check_dataset, check_folder, write_file
@@ -246,7 +247,8 @@ def run_block(
     lines = Plan.read(path).block(number)
     with share_for_us(path, f"block-{number}", lines, BLOCKS) as store:
         found = solved_lines(lines, store, on_processes(processes), shown)
-    return dict(zip((line.label for line in lines), found, strict=True))
+    solved = dict(zip((line.label for line in lines), found, strict=True))
+    return warned(solved, of_points(joined_lines(solved)))
 
 
 def merge_blocks(
@@ -296,4 +298,4 @@ def merge_blocks(
     ds = joined(plan.problem, plan.swept, plan.description, [found[i] for i in range(len(plan.lines))])
     if target is not None:
         save_dataset(ds, target, force)
-    return ds
+    return warned(ds, of_sweep(ds, plan.problem))

@@ -9,6 +9,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.build import from_thresholds
+from attnphase.data.outcomes import of_thresholds, warned
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities
 from attnphase.fixed_points.threshold import Threshold
@@ -91,7 +92,8 @@ def thresholds(
             line.reach(steps * (i + 1))
             if on_step is not None:
                 on_step()
-    return _labelled(problem, field, values, found)
+    ds = _labelled(problem, field, values, found)
+    return warned(ds, of_thresholds(ds))
 
 
 def _labelled(

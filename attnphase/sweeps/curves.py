@@ -8,6 +8,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.build import from_curve, from_solutions
+from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import NotFoundError, SolverError
 from attnphase.fixed_points.continuation import follow_field
 from attnphase.fixed_points.deflation import solutions_of
@@ -94,7 +95,8 @@ def follow(
             raise SolverError(
                 f"the {branch} branch cannot be followed from {field} = {setting.value:g}: start elsewhere."
             ) from error
-    return from_curve(found, field, setting.problem)
+    ds = from_curve(found, field, setting.problem)
+    return warned(ds, of_points(ds))
 
 
 def solutions(
@@ -150,4 +152,5 @@ def solutions(
         raise SolverError(
             f"no fixed point was found at alpha = {alpha:g}: give more starts{problem.loss.trained_remedy}."
         )
-    return from_solutions(found, problem)
+    ds = from_solutions(found, problem)
+    return warned(ds, of_points(ds))

@@ -28,6 +28,7 @@ from attnphase import arguments
 from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_lines
 from attnphase.data.files import save_dataset
+from attnphase.data.outcomes import of_sweep, warned
 from attnphase.errors import ProblemError, SweepError
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
@@ -147,7 +148,8 @@ def sweep(
     options = _Options.of(refine, workers, scheduler, output, resume, force, progress)
     options = replace(options, shard=check_shard(shard))
     lines, swept = lines_of(problem, axes_of(alpha, omega, branches, fields), settings)
-    return _swept(problem, lines, swept, options)
+    ds = _swept(problem, lines, swept, options)
+    return warned(ds, of_sweep(ds, problem))
 
 
 def check_caller(name: str, workers: Any) -> None:

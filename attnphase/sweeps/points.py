@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.data.build import from_points
+from attnphase.data.outcomes import of_solve, warned
 from attnphase.data.starts import start_in
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
@@ -86,7 +87,9 @@ def solve(
     settings = SolverSettings(
         method, tolerance, max_maps, max_nodes, threads, backend, stability, identity, max_seconds
     )
-    return labelled(solved(problem, alpha, branch, settings, start=start, progress=progress), branch)
+    points = solved(problem, alpha, branch, settings, start=start, progress=progress)
+    ds = labelled(points, branch)
+    return warned(ds, of_solve(points, ds))
 
 
 def solved(

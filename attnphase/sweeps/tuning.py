@@ -8,6 +8,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.derivatives import from_optima, from_sensitivities
+from attnphase.data.outcomes import of_optima, of_solve, warned
 from attnphase.fixed_points.optimum import LOWEST, METRICS
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting, setting_of, tuned_range
@@ -64,7 +65,8 @@ def sensitivity(
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     setting_of("of", problem, of, alpha)
     points = solved(problem, alpha, branch, settings, progress=progress)
-    return from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+    ds = from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+    return warned(ds, of_solve(points, ds))
 
 
 def tune(
@@ -126,4 +128,5 @@ def tune(
             here, callback = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.callback)
             found[one] = optimum_at(here, branch, measured, ends, settings, callback=callback)
             line.reach(len(found))
-    return from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)
+    ds = from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)
+    return warned(ds, of_optima(ds, problem))

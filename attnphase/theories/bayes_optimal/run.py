@@ -10,6 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.settings import sample_complexities
@@ -113,7 +114,8 @@ def optimal(
             search = partial(bayes_optimal_thresholds, models[0], max_nodes=max_nodes, callback=line.callback)
             found = kept.thresholds(search) if thresholds else None
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
-    return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+    ds = from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+    return warned(ds, of_points(ds))
 
 
 def _points(

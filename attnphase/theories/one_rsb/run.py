@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import SolverError
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.fixed_points.solver import solve_point
@@ -116,7 +117,8 @@ def one_rsb(
             raise
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             raise SolverError(f"the 1RSB equations cannot be solved from this start: {error}{_REMEDY}.") from error
-    return from_one_rsb(points, problem, alpha, branch, f"sobol, {outer} outer and {inner} inner points")
+    ds = from_one_rsb(points, problem, alpha, branch, f"sobol, {outer} outer and {inner} inner points")
+    return warned(ds, of_points(ds))
 
 
 def _without_breaking(

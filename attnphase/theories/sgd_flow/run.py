@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.errors import NotFoundError, ProblemError
+from attnphase.errors import AttnphaseWarning, NotFoundError, ProblemError
 from attnphase.files.checkpoints import BASINS
 from attnphase.fixed_points.settings import omegas
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import ProgressLine, progress_line, within
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.sweeps.kept import checkpoint_for_us
 from attnphase.theories.sgd_flow.settings import FlowSettings
+
+with loaded_on_use(__name__):
+    from attnphase.data import outcomes
+    from attnphase.theories.sgd_flow import text
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -118,7 +122,8 @@ def flow(
 
         for one in starts:
             found.append(follow_flow(problem, one, settings, within(one.text, line.callback), advance))
-    return from_trajectories(found, single=isinstance(start, str | Sizes | Mapping))
+    ds = from_trajectories(found, single=isinstance(start, str | Sizes | Mapping))
+    return outcomes.warned(ds, text.of_flow(ds))
 
 
 _BEFORE = "where the steps in time grow, or the weights come to rest"  # what makes a flow take less than it began with
@@ -326,9 +331,12 @@ def basins(
             for size in scales:
                 told = within(f"omega = {value:g}, scale = {size:g}", line.callback)
                 start, ends = Sizes(semantic=size, noise=noise), _counted(kept.plane(value, size), line, len(angles))
-                planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
-                if found.without:
-                    sentence = f"omega = {value:g}, scale = {size:g}: there is no boundary, as {found.without}."
-                    warnings.warn(sentence, stacklevel=2)
+                planes[value, size] = follow_plane(at, settings, start, angles, ends, told)
                 line.reach(len(planes))
-    return from_planes(planes, angles, problem, settings, noise)
+    ds = from_planes(planes, angles, problem, settings, noise)
+    without = [
+        (AttnphaseWarning, f"omega = {value:g}, scale = {size:g}: there is no boundary, as {found.without}.")
+        for (value, size), found in planes.items()
+        if found.without
+    ]
+    return outcomes.warned(ds, [*without, *text.of_basins(ds)])
