@@ -36,13 +36,18 @@ class _Program(click.Group):
         """The command of a name, or of one that it had before."""
         return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, which says by itself what functions warn of."""
+        with warnings.catch_warnings():
+            for category in AttnphaseWarning.__subclasses__():
+                warnings.simplefilter("ignore", category)
+            return super().invoke(ctx)
+
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run, and end the process unless `standalone_mode` is false."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)
         warnings.showwarning = _show_warning
-        for category in AttnphaseWarning.__subclasses__():
-            warnings.simplefilter("ignore", category)  # commands say the same themselves
         try:
             sys.exit(super().main(*args, standalone_mode=False, **extra) or 0)
         except click.ClickException as error:

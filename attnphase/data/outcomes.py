@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -36,10 +36,10 @@ __all__ = [
     "Said",
     "joined_lines",
     "of_branches",
+    "of_lines",
     "of_optima",
     "of_points",
     "of_runs",
-    "of_solve",
     "of_sweep",
     "of_thresholds",
     "warned",
@@ -61,10 +61,10 @@ _BOTTOMLESS = (
 )
 
 
-def warned(result: _Result, said: Iterable[Said]) -> _Result:
+def warned(result: _Result, said: Callable[[_Result], Iterable[Said]]) -> _Result:
     """Return the result of a public function, which calls this last: its caller is warned once for each class."""
     sentences: dict[type[AttnphaseWarning], list[str]] = {}
-    for category, sentence in said:
+    for category, sentence in said(result):
         sentences.setdefault(category, []).append(sentence)
     for category, own in sentences.items():
         warnings.warn(" ".join(own), category, stacklevel=3)
@@ -82,11 +82,6 @@ def of_branches(points: Sequence[BranchPoint]) -> list[Said]:
         *((UndecidedWarning, sentence) for sentence in doubtful.values()),
         *((ReplicaSymmetryWarning, sentence) for name, sentence in distrusted.items() if name not in missing),
     ]
-
-
-def of_solve(points: Sequence[BranchPoint], ds: xr.Dataset) -> list[Said]:
-    """What there is to say of the points of `solve`, of which this is the dataset."""
-    return [*of_branches(points), *of_points(ds)]
 
 
 def of_sweep(ds: xr.Dataset, problem: Problem) -> list[Said]:
@@ -158,6 +153,11 @@ def _places(ds: xr.Dataset, point: xr.DataArray) -> list[str]:
 
 def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def of_lines(lines: Mapping[str, xr.Dataset]) -> list[Said]:
+    """The same of points of several lines of a sweep."""
+    return of_points(joined_lines(lines))
 
 
 def joined_lines(lines: Mapping[str, xr.Dataset]) -> xr.Dataset:

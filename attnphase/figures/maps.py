@@ -69,9 +69,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
         With the lines where the training losses cross and where the semantic branch's test error passes the linear
         predictor's, without points at which a branch has merged, and in (a) dotted ones where a branch ends; circles
         are points of which that is not decided. Where a branch is not converged the maps are hatched, and dotted where
-        replica symmetry fails (``overlap_gap`` above 0.2), with crosses where exact identities are violated: in (a) for
-        either branch, else for the lower one. Between the points of a refined sweep, which (d) shows, the maps are
-        interpolated.
+        replica symmetry fails (``overlap_gap`` above 0.2), with crosses where identities are violated: in (a) for any
+        branch, else for the lower one. Between points of a refined sweep, which (d) shows, the maps are interpolated.
 
     Raises
     ------
@@ -100,10 +99,6 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
-    both = theory.sel(branch=["semantic", "positional"])
-    doubtful = [asymmetric(both).any("branch"), *3 * [asymmetric(lowest)]]
-    wrong = [violated(both).any("branch"), *3 * [violated(lowest)]]
-    wrong = wrong if computed is None else [where & computed for where in wrong]
     # where one of the branches has merged with the uninformed point there is no transition between the two
     identity = {"semantic": _identity(semantic, "theta"), "positional": _identity(positional, "m")}
     apart = {branch: one != Identity.merged for branch, one in identity.items()}
@@ -122,7 +117,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, unsettled)
         draw_map(axes[1, 0], drawn_size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, unsettled)
         draw_map(axes[1, 1], drawn_size(lowest, "m"), up, size_symbol_of(theory, "m"), False, unsettled)
-        for ax, dots, crosses in zip(axes.ravel(), doubtful, wrong, strict=True):
+        for ax, (dots, crosses) in zip(axes.ravel(), distrusted := _distrusted(theory, lowest, computed), strict=True):
             draw_places(ax, dots, up, UNTRUSTED, every=False)
             draw_places(ax, crosses, up, VIOLATED)
         if computed is not None:
@@ -131,7 +126,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             _contours(axes, (transition, passing), (_loss_error(semantic, positional), _gap_error(semantic)), up)
         lines = [] if thresholds is None else _boundaries(axes, thresholds)
         _label(axes, theory, up, compared)
-        marks = _marks(unsettled, doubtful[0], wrong[0], computed)
+        marks = _marks(unsettled, *distrusted[0], computed)
         if handles := [*lines, *_identities(axes, identity, up, computed), *marks]:
             figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         name_the_chosen(figure, theory, at)
@@ -152,6 +147,16 @@ def _label(axes: Any, theory: xr.Dataset, up: str, compared: bool) -> None:
         ax.set_xlabel(symbol_of(theory, "alpha"))
     for ax in axes[:, 0]:
         ax.set_ylabel(symbol_of(theory, up))
+
+
+def _distrusted(
+    theory: xr.Dataset, lowest: xr.Dataset, computed: xr.DataArray | None
+) -> list[tuple[xr.DataArray, xr.DataArray]]:
+    """Where replica symmetry fails, and where identities are violated: for either branch in (a), else for the lower."""
+    both = theory.sel(branch=["semantic", "positional"])
+    panels = [(asymmetric(both).any("branch"), violated(both).any("branch"))]
+    panels += 3 * [(asymmetric(lowest), violated(lowest))]
+    return panels if computed is None else [(fails, wrong & computed) for fails, wrong in panels]
 
 
 def _lower_branch(theory: xr.Dataset) -> xr.Dataset:

@@ -32,7 +32,7 @@ def thresholds(
     transitions: bool = False,
     settings: SolverSettings | None = None,
     on_step: Callable[[], None] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Locate thresholds of the phase diagram, with standard errors.
 
@@ -56,7 +56,7 @@ def thresholds(
     settings : SolverSettings, optional
     on_step : callable, optional
         Called after each value.
-    progress : bool
+    progress : bool, optional
         Show a bar on standard error.
 
     Returns
@@ -76,7 +76,7 @@ def thresholds(
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     if on_step is not None:
         arguments.function("on_step", on_step)
-    shown = arguments.flag("progress", progress)
+    shown = arguments.flag_or_none("progress", progress)
     field, values = _varied(problem, omega, fields)
     problems = [problem.with_fields({field: value}) for value in values]
     found: list[dict[str, Threshold]] = []
@@ -92,8 +92,7 @@ def thresholds(
             line.reach(steps * (i + 1))
             if on_step is not None:
                 on_step()
-    ds = _labelled(problem, field, values, found)
-    return warned(ds, of_thresholds(ds))
+    return warned(_labelled(problem, field, values, found), of_thresholds)
 
 
 def _labelled(

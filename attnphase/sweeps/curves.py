@@ -35,7 +35,7 @@ def follow(
     branch: str = "semantic",
     start: float | Overlaps | BranchPoint | None = None,
     settings: SolverSettings | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Follow a branch along one field, through folds and onto its unstable part.
 
@@ -57,7 +57,7 @@ def follow(
         field it is the problem's own value, or the nearest end of the range. Or a point near a fixed point at this
         default, which need not be stable.
     settings : SolverSettings, optional
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -95,8 +95,7 @@ def follow(
             raise SolverError(
                 f"the {branch} branch cannot be followed from {field} = {setting.value:g}: start elsewhere."
             ) from error
-    ds = from_curve(found, field, setting.problem)
-    return warned(ds, of_points(ds))
+    return warned(from_curve(found, field, setting.problem), of_points)
 
 
 def solutions(
@@ -106,7 +105,7 @@ def solutions(
     starts: int = 12,
     seed: int = 0,
     settings: SolverSettings | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Find all fixed points at one sample complexity, stable or not, in order of increasing training loss.
 
@@ -124,7 +123,7 @@ def solutions(
     seed : int
         Seed of the random starts.
     settings : SolverSettings, optional
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -152,5 +151,4 @@ def solutions(
         raise SolverError(
             f"no fixed point was found at alpha = {alpha:g}: give more starts{problem.loss.trained_remedy}."
         )
-    ds = from_solutions(found, problem)
-    return warned(ds, of_points(ds))
+    return warned(from_solutions(found, problem), of_points)

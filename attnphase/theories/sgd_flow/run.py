@@ -64,7 +64,7 @@ def flow(
     batch: int = 1,
     records: int = 101,
     tolerance: float = 1e-6,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
 
@@ -90,7 +90,7 @@ def flow(
         Number of recorded times from 0 to `until`.
     tolerance : float
         Relative tolerance of the integration in time.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -109,7 +109,7 @@ def flow(
     settings = FlowSettings(learning_rate, batch, until, records, tolerance)
     starts = starts_of(start)
     arguments.instance("problem", problem, Problem)
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     settings.check(problem)
     from attnphase.theories.sgd_flow.dataset import from_trajectories
     from attnphase.theories.sgd_flow.trajectory import follow_flow
@@ -123,7 +123,7 @@ def flow(
         for one in starts:
             found.append(follow_flow(problem, one, settings, within(one.text, line.callback), advance))
     ds = from_trajectories(found, single=isinstance(start, str | Sizes | Mapping))
-    return outcomes.warned(ds, text.of_flow(ds))
+    return outcomes.warned(ds, text.of_flow)
 
 
 _BEFORE = "where the steps in time grow, or the weights come to rest"  # what makes a flow take less than it began with
@@ -159,7 +159,7 @@ def stationary(
     batch: int = 1,
     starts: int = 12,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Find all stationary points of the dynamics, stable or not, in order of increasing population risk.
 
@@ -175,7 +175,7 @@ def stationary(
         Number of random starts, in addition to those along the teacher and the encodings.
     seed : int
         Seed of the random starts.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -194,7 +194,7 @@ def stationary(
     starts = starts_count(starts)
     seed = arguments.whole("seed", seed, 0)
     arguments.instance("problem", problem, Problem)
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     settings.check(problem)
     from attnphase.state_evolution.starts import has_directions
     from attnphase.theories.sgd_flow.dataset import from_stationary
@@ -272,7 +272,7 @@ def basins(
     batch: int = 1,
     until: float = 20_000.0,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Find where starts ``scale (cos(angle) a + sin(angle) Q_star) + noise z`` end, and the boundaries of the basins.
 
@@ -293,7 +293,7 @@ def basins(
         As in `flow`; starts that are not at rest at the end are ``under_way``.
     checkpoint : path-like, optional
         File that saves the end of every start; if it exists, the call continues from it, with the same numbers.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -315,7 +315,7 @@ def basins(
     settings = FlowSettings(learning_rate, batch, until, tolerance=1e-5, at_rest=1e-5)
     wanted, scales, angles, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
     arguments.instance("problem", problem, Problem)
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     settings.check(problem)
     place = None if checkpoint is None else BASINS.check(checkpoint)
     from attnphase.theories.sgd_flow.arrivals import KeptArrivals
@@ -339,4 +339,4 @@ def basins(
         for (value, size), found in planes.items()
         if found.without
     ]
-    return outcomes.warned(ds, [*without, *text.of_basins(ds)])
+    return outcomes.warned(ds, lambda ds: [*without, *text.of_basins(ds)])
