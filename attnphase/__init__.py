@@ -19,16 +19,23 @@ if TYPE_CHECKING:
     from attnphase.data.validate import validate_dataset
     from attnphase.errors import (
         AttnphaseError,
+        AttnphaseWarning,
         CacheError,
         CompareError,
         DatasetError,
         ExperimentError,
+        MergedWarning,
         MissingExtraError,
+        NotConvergedWarning,
         NotFoundError,
+        NotFoundWarning,
         ProblemError,
+        ReplicaSymmetryWarning,
         SolverError,
         SpectrumError,
         SweepError,
+        UndecidedWarning,
+        ViolatedWarning,
     )
     from attnphase.experiments.simulate import simulate
     from attnphase.explorer.page import explore
@@ -52,19 +59,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttnphaseError",
+    "AttnphaseWarning",
     "CacheError",
     "CompareError",
     "DatasetError",
     "ExperimentError",
+    "MergedWarning",
     "MissingExtraError",
+    "NotConvergedWarning",
     "NotFoundError",
+    "NotFoundWarning",
     "Problem",
     "ProblemError",
+    "ReplicaSymmetryWarning",
     "SolverError",
     "SolverSettings",
     "Spectrum",
     "SpectrumError",
     "SweepError",
+    "UndecidedWarning",
+    "ViolatedWarning",
     "__version__",
     "basins",
     "best_predictor",
@@ -100,7 +114,9 @@ _NAMES = {
     "data.files": "load_dataset save_dataset",
     "data.validate": "validate_dataset",
     "errors": "AttnphaseError CacheError CompareError DatasetError ExperimentError"
-    " MissingExtraError NotFoundError ProblemError SolverError SpectrumError SweepError",
+    " MissingExtraError NotFoundError ProblemError SolverError SpectrumError SweepError"
+    " AttnphaseWarning MergedWarning NotConvergedWarning NotFoundWarning ReplicaSymmetryWarning UndecidedWarning"
+    " ViolatedWarning",
     "experiments.simulate": "simulate",
     "explorer.page": "explore",
     "fixed_points.settings": "SolverSettings",

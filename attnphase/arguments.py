@@ -20,6 +20,7 @@ from attnphase.errors import ProblemError
 __all__ = [
     "device_name",
     "flag",
+    "flag_or_none",
     "function",
     "instance",
     "items",
@@ -189,6 +190,17 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(single, bool):
         raise ProblemError(name, f"{name} must be True or False, not {shown(value)}.")
     return single
+
+
+def flag_or_none(name: str, value: Any) -> bool | None:
+    """Return True, False or None.
+
+    Raises
+    ------
+    ProblemError
+        The value is none of them.
+    """
+    return None if value is None else flag(name, value)
 
 
 def text(name: str, value: Any, what: str) -> str:

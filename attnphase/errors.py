@@ -104,3 +104,35 @@ class ExperimentError(AttnphaseError, RuntimeError):
 
 class MissingExtraError(AttnphaseError, ImportError):
     """An optional package is missing; the message says how to install it."""
+
+
+class AttnphaseWarning(UserWarning):
+    """Base class of the warnings of this package.
+
+    A function warns when its result is complete and saved, once for each class. The standard filters silence a class:
+    ``warnings.simplefilter("ignore", ap.MergedWarning)``.
+    """
+
+
+class NotConvergedWarning(AttnphaseWarning):
+    """Points, runs or trajectories did not end well; ``status`` in the result tells which."""
+
+
+class MergedWarning(AttnphaseWarning):
+    """A branch does not exist at some points, which are the uninformed one; see ``on_branch``."""
+
+
+class UndecidedWarning(AttnphaseWarning):
+    """It is not decided whether points are on their branch; see ``on_branch``."""
+
+
+class ViolatedWarning(AttnphaseWarning):
+    """Exact identities are violated at points, whose numbers are not to be used; see ``identities``."""
+
+
+class ReplicaSymmetryWarning(AttnphaseWarning):
+    """Replica symmetry fails at points, so that training may end elsewhere; see ``overlap_gap``."""
+
+
+class NotFoundWarning(AttnphaseWarning):
+    """A threshold was not found; ``x_status`` tells why."""

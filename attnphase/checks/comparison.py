@@ -187,7 +187,7 @@ def _z(value: float) -> str:
 
 
 def compare(
-    theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | None = None, progress: bool = False
+    theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | None = None, progress: bool | None = None
 ) -> Comparison | Any:  # a TrajectoryComparison, of which who compares points need not know
     """Compare experiments with theory, in standard errors.
 
@@ -202,7 +202,7 @@ def compare(
     problem : Problem, optional
         The experiment's problem.  It is needed if a score or a proximal operator is a function of a module, because a
         dataset never makes the program import a module.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error, if the call takes longer than a second.
 
     Returns
@@ -221,7 +221,7 @@ def compare(
     ProblemError
         `progress` is neither True nor False.
     """
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     of_theory = theory.attrs.get("schema") if isinstance(theory, xr.Dataset) else None
     of_theory = of_theory if of_theory in ("flow", "optimal") else "points"
     of_runs = "posterior" if of_theory == "optimal" else "experiments"

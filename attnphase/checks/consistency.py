@@ -46,7 +46,7 @@ def check(
     settings: SolverSettings | None = None,
     experiment: bool = True,
     on_check: Callable[[Check], None] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Report:
     """Compare the equations, the code and the numbers of a problem with each other.
 
@@ -62,7 +62,7 @@ def check(
         Train small instances at finite d too, which needs PyTorch and takes a few seconds.
     on_check : callable, optional
         Called with each check when it is finished.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -123,7 +123,7 @@ def _checks(case: Case, callback: Callback) -> Iterator[Check]:
     yield from reductions(case, callback)
 
 
-def _experiment(case: Case, progress: bool) -> Check:
+def _experiment(case: Case, progress: bool | None) -> Check:
     """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
     problem, point, name = case.problem, case.point, "experiment at finite d"
     if not case.system.sample_law.gaussian and not problem.tokens.own_laws:

@@ -15,13 +15,14 @@ from attnphase.cli.options import (
     problem_options,
     result_options,
 )
-from attnphase.cli.outcomes import Result, convergence, interruption_told, kept_file
+from attnphase.cli.outcomes import Result, ended, interruption_told, kept_file
 from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.lazy import loaded_on_use
 from attnphase.theories.bayes_optimal.request import channel_of, check_varied
 
 with loaded_on_use(__name__):
+    from attnphase.data import outcomes
     from attnphase.theories.bayes_optimal import run, text
 
 __all__ = ["optimal"]
@@ -94,4 +95,4 @@ def optimal(
     if not (result.as_json or result.quiet):
         for line in text.thresholds_lines(ds):
             click.echo(line)
-    return convergence(ds, allow_unconverged)
+    return ended(outcomes.of_points(ds), allow_unconverged)

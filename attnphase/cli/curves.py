@@ -15,13 +15,14 @@ from attnphase.cli.options import (
     result_options,
     solver_options,
 )
-from attnphase.cli.outcomes import Result, convergence
+from attnphase.cli.outcomes import Result, ended
 from attnphase.data.text import curve_table, solutions_table
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 
 with loaded_on_use(__name__):
+    from attnphase.data import outcomes
     from attnphase.fixed_points import setting
     from attnphase.sweeps import curves
 
@@ -67,7 +68,7 @@ def follow(
         where = " and ".join(ends) + (" on both sides" if len(ends) == 1 else "")
         click.echo(f"attnphase: the curve ends {where}.", err=True)
     result.deliver(ds, curve_table)
-    return convergence(ds, allow_unconverged)
+    return ended(outcomes.of_points(ds), allow_unconverged)
 
 
 @click.command()
@@ -95,4 +96,4 @@ def solutions(
     problem = solvable(problem_of(problem_file, changes), ())
     ds = curves.solutions(problem, alpha, starts=starts, seed=seed, settings=settings, progress=not result.quiet)
     result.deliver(ds, solutions_table)
-    return convergence(ds, allow_unconverged)
+    return ended(outcomes.of_points(ds), allow_unconverged)

@@ -12,7 +12,7 @@ from attnphase.cli.options import (
     problem_options,
     result_options,
 )
-from attnphase.cli.outcomes import Result, convergence
+from attnphase.cli.outcomes import Result, ended
 from attnphase.cli.values import NUMBERS
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.lazy import loaded_on_use
@@ -20,6 +20,7 @@ from attnphase.state_evolution.branches import BRANCHES
 from attnphase.theories.one_rsb.settings import STARTS, check_covered, one_rsb_sizes, parisi_parameters
 
 with loaded_on_use(__name__):
+    from attnphase.data import outcomes
     from attnphase.theories.one_rsb import run, text
 
 __all__ = ["one_rsb"]
@@ -79,4 +80,4 @@ def one_rsb(
         progress=not result.quiet,
     )
     result.deliver(ds, text.one_rsb_table)
-    return convergence(ds, allow_unconverged)
+    return ended(outcomes.of_points(ds), allow_unconverged)

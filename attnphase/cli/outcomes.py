@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,19 +20,16 @@ from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
 
 with loaded_on_use(__name__):
-    import numpy as np
-
-    from attnphase.data import absence, reading, schemas, variables
     from attnphase.data import files as netcdf
-    from attnphase.solvers import iteration
     from attnphase.sweeps import store
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.data.outcomes import Said
+
 __all__ = [
     "Result",
-    "convergence",
     "ended",
     "files_named",
     "interruption_told",
@@ -146,73 +143,12 @@ def kept_lines(output: Path | None, how_to_go_on: str) -> str:
     return f"finished lines are kept; {how_to_go_on}" if some else "no line was finished yet"
 
 
-def ended(ds: xr.Dataset, allowed: bool) -> int:
-    """The exit code, after naming the runs that did not end well."""
-    status = ds["status"]
-    fine = status.isin([variables.RunStatus.converged, variables.RunStatus.completed])
-    failed = int((~fine).sum())
-    if not failed:
-        return 0
-    first = status.where(~fine).stack(run=status.dims).dropna("run")[0]
-    place = ", ".join(f"{name} = {_plain(first[name].item())}" for name in map(str, status.dims))
-    name = variables.RunStatus(int(first)).name
-    diverged = bool((status == variables.RunStatus.diverged).any())
-    hint = reading.problem_of(ds).loss.trained_remedy if diverged else ""
-    hint += "" if allowed else "; --allow-unconverged accepts this"
-    click.echo(f"attnphase: {failed} of {status.size} runs not converged, the first {place} ({name}){hint}.", err=True)
-    return 0 if allowed else 1
-
-
-_REMEDY = (
-    "; a point without numbers cannot be evaluated in double precision: bring tokens.sigma,"
-    " regularizer.strength, teacher.mixing and alpha closer to one"
-)
-_BOTTOMLESS = (
-    "; local problems of unsolved_nodes have no minimum: bound loss.expression from below, or raise"
-    " regularizer.strength"
-)
-
-
-def _remedy(ds: xr.Dataset, failed: xr.DataArray) -> str:
-    """What helps points that did not converge, as far as they tell why."""
-    if ds.attrs["schema"] == "optimal":  # its left_domain is of another kind
-        return ""
-    left = failed & (ds["status"] == iteration.Status.left_domain)
-    if "unsolved_nodes" in ds and bool((left & (ds["unsolved_nodes"] > 0)).any()):
-        return _BOTTOMLESS
-    known = reading.problem_of(ds).loss.trained_remedy if bool(left.any()) else ""
-    return known or (_REMEDY if ds.attrs["schema"] == "points" and bool(absence.unevaluated(ds).any()) else "")
-
-
-def convergence(ds: xr.Dataset, allowed: bool) -> int:
-    """The exit code, after naming the points that did not converge, and what helps those that cannot be evaluated."""
-    status = ds["status"]
-    unfinished = ~status.isin((0, variables.NOT_COMPUTED))
-    failed = np.argwhere(unfinished.to_numpy())
-    if not len(failed):
-        return 0
-    names = []
-    for index in failed[:3]:
-        point = status[tuple(index)]
-        place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in _places(ds, point))
-        residual = float(ds["residual"][tuple(index)])
-        known = "no numbers" if np.isnan(residual) else f"residual {residual:.1e}"
-        names.append(f"{place} ({variables.STATUS_MEANINGS[int(point)]}, {known})")
-    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    hint = _remedy(ds, unfinished)
-    hint += "" if allowed else "; --allow-unconverged accepts this"
-    click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
-    return 0 if allowed else 1
-
-
-def _places(ds: xr.Dataset, point: xr.DataArray) -> list[str]:
-    """Coordinates that say where a point is, as the schema has them: not thresholds, which are no place."""
-    known = schemas.COORDINATES_OF[ds.attrs["schema"]]
-    return [name for name in map(str, point.coords) if name in ds["status"].dims or name in known]
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def ended(said: Sequence[Said], allowed: bool) -> int:
+    """The exit code, after naming the points or runs that did not end well, or are not to be used."""
+    hint = "" if allowed else "; --allow-unconverged accepts this"
+    for _, sentence in said:
+        click.echo(f"attnphase: {sentence.removesuffix('.')}{hint}.", err=True)
+    return int(bool(said) and not allowed)
 
 
 def with_command(ds: xr.Dataset) -> xr.Dataset:

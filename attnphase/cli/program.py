@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from attnphase.errors import AttnphaseError
+from attnphase.errors import AttnphaseError, AttnphaseWarning
 from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import exit_code
 
@@ -35,6 +35,13 @@ class _Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, or of one that it had before."""
         return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, which says by itself what functions warn of."""
+        with warnings.catch_warnings():
+            for category in AttnphaseWarning.__subclasses__():
+                warnings.simplefilter("ignore", category)
+            return super().invoke(ctx)
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run, and end the process unless `standalone_mode` is false."""

@@ -14,7 +14,7 @@ from attnphase.cli.options import (
     problem_options,
     result_options,
 )
-from attnphase.cli.outcomes import Result, interruption_told, kept_file
+from attnphase.cli.outcomes import Result, ended, interruption_told, kept_file
 from attnphase.cli.values import NUMBERS
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import BASINS
@@ -31,8 +31,6 @@ with loaded_on_use(__name__):
     from attnphase.theories.sgd_flow import run, text
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from attnphase.problem import Problem
 
 __all__ = ["basins", "flow", "stationary"]
@@ -91,17 +89,9 @@ def flow(
         progress=not result.quiet,
     )
     result.deliver(ds, text.flow_table)
-    away = int((ds["status"] == FlowStatus.diverged).sum())
-    if away:
-        click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
-    for one in (ds.isel(start=i) for i in range(ds.sizes["start"])) if "start" in ds.dims else (ds,):
-        if one["status"] == FlowStatus.at_saddle:
-            click.echo(
-                f"attnphase: {one['start'].item()} ends at a saddle: a small part in another direction grows at"
-                f" the rate {float(one['growth']):.3g}: add one to the start to leave it.",
-                err=True,
-            )
-    return int(away > 0)
+    for _, sentence in text.of_flow(ds):
+        click.echo(f"attnphase: {sentence}", err=True)
+    return int(bool((ds["status"] == FlowStatus.diverged).any()))
 
 
 @click.command()
@@ -204,22 +194,7 @@ def basins(
         checkpoint.unlink(missing_ok=True)
     if figure_file is not None:
         figures.save_figure(figures.basins_figure(ds, beside), figure_file)
-    return _all_ended(ds, allow_unconverged)
-
-
-def _all_ended(ds: xr.Dataset, allowed: bool) -> int:
-    """The exit code, after naming starts of which nobody knows where they lead."""
-    counts = {status: int((ds["status"] == status).sum()) for status in (FlowStatus.completed, FlowStatus.diverged)}
-    advice = {
-        FlowStatus.completed: "not at rest when the time is over: raise --until",
-        FlowStatus.diverged: "running away: lower the learning rate, or raise the weight decay",
-    }
-    sentences = [f"{count} of {ds['status'].size} starts {advice[status]}" for status, count in counts.items() if count]
-    if not sentences:
-        return 0
-    hint = "" if allowed else "; --allow-unconverged accepts this"
-    click.echo(f"attnphase: {'; '.join(sentences)}{hint}.", err=True)
-    return 0 if allowed else 1
+    return ended(text.of_basins(ds), allow_unconverged)
 
 
 def _moving(settings: FlowSettings, problem_file: Path | None, changes: tuple[str, ...]) -> Problem:

@@ -10,16 +10,14 @@ import click
 from click.core import ParameterSource
 
 from attnphase import arguments
-from attnphase.cli.outcomes import convergence, interruption_told
+from attnphase.cli.outcomes import ended, interruption_told
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset
 from attnphase.lazy import loaded_on_use
 from attnphase.sweeps.places import check_plan
 
 with loaded_on_use(__name__):
-    import xarray as xr
-
-    from attnphase.data import counts, reading
+    from attnphase.data import counts, outcomes, reading
     from attnphase.sweeps import blocks as divided
 
 __all__ = ["distribution_options", "in_blocks", "make_plan", "merge_plan", "needed", "solve_block"]
@@ -104,12 +102,11 @@ def solve_block(folder: Path | None, block: int, workers: int | None, allowed: b
 
     with interruption_told(lambda: "finished lines are kept; run the same command again"):
         lines = divided.run_block(folder, block, workers=workers, progress=not quiet)
-    plain = [ds[["status", "residual"]].drop_vars("branch").expand_dims(line=[label]) for label, ds in lines.items()]
-    ended = xr.concat(plain, "line")
+    joined = outcomes.joined_lines(lines)
     if not quiet:
         count = f"{len(lines)} line{'' if len(lines) == 1 else 's'}"
-        click.echo(f"{folder}: block {block}, {count}: {counts.counted(ended.status)}")
-    return convergence(ended, allowed)
+        click.echo(f"{folder}: block {block}, {count}: {counts.counted(joined.status)}")
+    return ended(outcomes.of_points(joined), allowed)
 
 
 def merge_plan(folder: Path | None, output: Path, force: bool, allowed: bool, quiet: bool) -> int:
@@ -119,7 +116,7 @@ def merge_plan(folder: Path | None, output: Path, force: bool, allowed: bool, qu
     ds = divided.merge_blocks(folder, output, force=force)
     if not quiet:
         click.echo(f"{output}: {counts.status_counts(ds, reading.problem_of(ds))}")
-    return convergence(ds, allowed)
+    return ended(outcomes.of_points(ds), allowed)
 
 
 def _duration(seconds: float) -> str:

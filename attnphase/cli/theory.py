@@ -19,19 +19,20 @@ from attnphase.cli.options import (
     solver_options,
     workers_option,
 )
-from attnphase.cli.outcomes import Result, convergence, interruption_told, kept_lines, print_table
+from attnphase.cli.outcomes import Result, ended, interruption_told, kept_lines, print_table
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
-from attnphase.data.text import points_json, points_table, thresholds_absences, thresholds_table
+from attnphase.data.text import points_json, points_table, thresholds_table
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
 from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities, sample_complexity
+from attnphase.fixed_points.verdict import Verdict
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.sweeps.places import check_scheduler, check_shard
 
 with loaded_on_use(__name__):
-    from attnphase.data import absence, counts, derivatives, trust
+    from attnphase.data import absence, counts, derivatives, outcomes
     from attnphase.data import files as netcdf
     from attnphase.fixed_points import sensitivity, setting
     from attnphase.sweeps import critical
@@ -90,15 +91,11 @@ def solve(
         if not (result.as_json or result.quiet):
             click.echo()  # below the table of the points
         result.print(slopes, derivatives.sensitivity_table)
-    # of a branch that does not exist enough is said
-    distrusted = (
-        {} if result.quiet else {name: text for name, text in trust.distrusts(points).items() if name not in missing}
-    )
-    for sentence in (*missing.values(), *doubtful.values(), *distrusted.values()):
+    for _, sentence in [] if result.quiet else outcomes.of_branches(points):
         click.echo(f"attnphase: {sentence}", err=True)
-    if all(point.status == 0 for point in points):
+    if all(point.status == 0 and point.identities != Verdict.violated for point in points):
         return 0
-    return convergence(single.labelled(points, branch), allow_unconverged)
+    return ended(outcomes.of_points(single.labelled(points, branch)), allow_unconverged)
 
 
 def _differentiated(points: list[BranchPoint], of: str, settings: SolverSettings, branch: str) -> xr.Dataset:
@@ -209,7 +206,7 @@ def sweep(
     if not quiet:
         share = "" if shard is None else f"share {shard}: "
         click.echo(f"{output}: {share}{counts.status_counts(ds, problem)}")
-    return convergence(ds, allow_unconverged)
+    return ended(outcomes.of_points(ds), allow_unconverged)
 
 
 @click.command(cls=ManyValues)
@@ -255,6 +252,6 @@ def thresholds(
         problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not result.quiet
     )
     result.deliver(ds, thresholds_table)
-    for sentence in [] if result.quiet else thresholds_absences(ds):
+    for _, sentence in [] if result.quiet else outcomes.of_thresholds(ds):
         click.echo(f"attnphase: {sentence}", err=True)
     return 0

@@ -32,6 +32,7 @@ with loaded_on_use(__name__):
     from attnphase import figures as plots
     from attnphase.checks import comparison as comparing
     from attnphase.data import files as netcdf
+    from attnphase.data import outcomes
     from attnphase.experiments import plan as plans
     from attnphase.experiments import simulate as simulation
     from attnphase.paper import catalogue, run
@@ -117,7 +118,7 @@ def simulate(
     result.deliver(ds, posterior_text.posterior_table if plan.settings.kind.posterior else runs_table)
     if checkpoint is not None and result.output is not None:
         checkpoint.unlink(missing_ok=True)
-    return ended(ds, allow_unconverged)
+    return ended(outcomes.of_runs(ds), allow_unconverged)
 
 
 def _kept_runs(checkpoint: Path | None) -> str:

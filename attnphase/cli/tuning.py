@@ -16,14 +16,14 @@ from attnphase.cli.options import (
     problem_options,
     result_options,
 )
-from attnphase.cli.outcomes import Result
-from attnphase.fixed_points.optimum import LOWEST, METRICS, OptimumStatus
+from attnphase.cli.outcomes import Result, ended
+from attnphase.fixed_points.optimum import LOWEST, METRICS
 from attnphase.fixed_points.settings import SolverSettings, sample_complexities
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import BRANCHES
 
 with loaded_on_use(__name__):
-    from attnphase.data import derivatives
+    from attnphase.data import derivatives, outcomes
     from attnphase.fixed_points import setting
     from attnphase.sweeps import tuning
 
@@ -67,10 +67,4 @@ def tune(
         problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not result.quiet
     )
     result.deliver(ds, derivatives.tuned_table)
-    lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == OptimumStatus.not_converged].tolist()
-    if not lost:
-        return 0
-    hint = problem.loss.trained_remedy + ("" if allow_unconverged else "; --allow-unconverged accepts this")
-    where = ", ".join(f"{one:g}" for one in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
-    click.echo(f"attnphase: no optimum is known at alpha = {where}, since points did not converge{hint}.", err=True)
-    return 0 if allow_unconverged else 1
+    return ended(outcomes.of_optima(ds, problem), allow_unconverged)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from attnphase.data.variables import BOUNDARY_VARIABLES, NOT_COMPUTED
 from attnphase.fixed_points.crossings import crossing
 from attnphase.fixed_points.threshold import NOT_FOUND, Threshold
+from attnphase.fixed_points.verdict import Verdict
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch, Identity
 
@@ -70,8 +71,8 @@ def _there(columns: Columns, i: int, branch: str) -> NDArray[np.bool_]:
 
 
 def _reliable(columns: Columns, i: int, branch: str) -> NDArray[np.bool_]:
-    """Where the points of a branch are converged and, if it may end, known to be on it."""
-    converged = columns["status"][i] == Status.converged
+    """Where the points of a branch are converged, violate no identity and, if it may end, are known to be on it."""
+    converged = (columns["status"][i] == Status.converged) & (columns["identities"][i] != Verdict.violated)
     return (
         converged & (columns["on_branch"][i] == Identity.on_branch) if Branch.named(branch).is_informed else converged
     )
@@ -96,7 +97,7 @@ def with_boundaries(ds: xr.Dataset) -> xr.Dataset:
     sizes = tuple(ds.sizes[name] for name in fields)
     order = np.argsort(ds["alpha"].to_numpy())
     alpha = ds["alpha"].to_numpy()[order]
-    names = (*COMPARED, *(f"{name}_stderr" for name in COMPARED[:3]))
+    names = (*COMPARED, "identities", *(f"{name}_stderr" for name in COMPARED[:3]))
     lines = {name: ds[name].to_numpy().reshape(len(branches), -1, len(alpha))[..., order] for name in names}
     rows = [_boundaries({name: column[:, k] for name, column in lines.items()}, alpha, branches)
             for k in range(lines["status"].shape[1])]  # fmt: skip

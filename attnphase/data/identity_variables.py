@@ -46,7 +46,7 @@ VIOLATION_VARIABLES = (
 VERDICT_VARIABLE = Variable(
     "identities",
     (),
-    "whether a violation exceeds four of its errors",
+    "whether a violation exceeds what its error allows",
     r"\mathrm{identities}",
     dtype="int8",
     meanings=tuple(one.name for one in Verdict),

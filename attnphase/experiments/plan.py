@@ -156,7 +156,7 @@ class Plan:
     dtype: str
     checkpoint: Path | None
     checkpoint_interval: float
-    progress: bool
+    progress: bool | None
 
     @classmethod
     def of(
@@ -180,7 +180,7 @@ class Plan:
         dtype: str = "float64",
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_interval: float = 30.0,
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> Plan:
         """From the arguments of `simulate`.
 
@@ -207,7 +207,7 @@ class Plan:
             checkpoint_interval=arguments.number(
                 "checkpoint_interval", checkpoint_interval, lambda x: x >= 0, "a number of seconds"
             ),
-            progress=arguments.flag("progress", progress),
+            progress=arguments.flag_or_none("progress", progress),
         )
 
     def check(self, problem: Problem) -> None:

@@ -13,6 +13,7 @@ from attnphase.lazy import loaded_on_use
 from attnphase.problem import Problem
 
 with loaded_on_use(__name__):
+    from attnphase.data import outcomes
     from attnphase.experiments import runs
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def simulate(
     dtype: str = "float64",
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_interval: float = 30.0,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Train students on random instances of a problem at finite d.
 
@@ -72,7 +73,7 @@ def simulate(
         "cpu" or "cuda"; "float64" or "float32".
     checkpoint, checkpoint_interval : path-like and float, optional
         File that saves the state; if it exists, the experiment continues from it. Seconds between two writes.
-    progress : bool
+    progress : bool, optional
         Show a bar with the loss and the remaining time on standard error.
 
     Returns
@@ -100,4 +101,4 @@ def simulate(
         checkpoint_interval=checkpoint_interval, progress=progress,
     )  # fmt: skip
     plan.check(problem)
-    return runs.run_plan(problem, plan)
+    return outcomes.warned(runs.run_plan(problem, plan), outcomes.of_runs)

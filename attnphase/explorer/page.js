@@ -9,7 +9,7 @@ const LOOKS = {
   given: ["#555555", "longdash", "triangle-down"],
 };
 const OTHER_LOOKS = Object.values(LOOKS);
-const DOUBT_MARKS = [null, null, "circle-open", "circle", "x-thin-open"];
+const DOUBT_MARKS = [null, null, "circle-open", "circle", "x-thin-open", "cross-thin-open"];
 const MOST_MARKS = 1500;
 const CURVES = 4;
 const FIRST_ACROSS = ["alpha", "attended"];

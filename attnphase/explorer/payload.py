@@ -15,13 +15,20 @@ import xarray as xr
 from attnphase.arrays import Array
 from attnphase.data.absence import absent, undecided
 from attnphase.data.reading import overlap_size, problem_of
-from attnphase.data.trust import untrusted
+from attnphase.data.trust import asymmetric, violated
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.solvers.iteration import Status
 
 __all__ = ["DOUBTS", "Axis", "Line", "Quantity", "Table", "lines_of", "table_of"]
 
-DOUBTS = ("none", "merged with the uninformed point", "not decided", "replica symmetry fails", "not converged")
+DOUBTS = (
+    "none",
+    "merged with the uninformed point",
+    "not decided",
+    "replica symmetry fails",
+    "not converged",
+    "exact identities are violated",
+)
 """Why a point of the theory is doubtful, the values 0, 1, ... of the quantity "doubt"; later ones go before."""
 
 _SERIES = ("branch", "start", "mechanism")  # dimensions that name a curve, and not a place
@@ -187,7 +194,7 @@ def _quantity(ds: xr.Dataset, name: str) -> Quantity:
 def _doubt(ds: xr.Dataset) -> Quantity:
     """Why each point is doubtful, see `DOUBTS`; NaN where nothing was computed."""
     status = ds["status"]
-    doubts = (absent(ds, problem_of(ds)), undecided(ds), untrusted(ds), status != Status.converged)
+    doubts = (absent(ds, problem_of(ds)), undecided(ds), asymmetric(ds), status != Status.converged, violated(ds))
     values = np.zeros(status.shape)
     for number, where in enumerate(doubts, start=1):
         values[where.transpose(*status.dims).to_numpy()] = number

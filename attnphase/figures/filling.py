@@ -17,7 +17,7 @@ __all__ = ["computed_points", "filled"]
 _COMPARED = ("training_loss", "test_error", "linear_test_error")
 _BETWEEN = (*_COMPARED, *(f"{name}_stderr" for name in _COMPARED), "overlap_gap")
 _SIZES = ("m", "theta")  # of either sign, or turned: only their size is the same from point to point
-_NEAREST = ("on_branch", "status")
+_NEAREST = ("on_branch", "status", "identities")
 
 
 def computed_points(theory: xr.Dataset) -> xr.DataArray | None:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase.data.reading import spacing
-from attnphase.data.trust import untrusted
+from attnphase.data.trust import asymmetric, violated
 from attnphase.figures.boundaries import check_boundaries, draw_boundaries
 from attnphase.figures.filling import computed_points, filled
 from attnphase.figures.selection import (
@@ -31,6 +31,7 @@ from attnphase.figures.style import (
     STYLE,
     UNDECIDED,
     UNTRUSTED,
+    VIOLATED,
     draw_contour,
     draw_map,
     draw_places,
@@ -68,8 +69,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
         With the lines where the training losses cross and where the semantic branch's test error passes the linear
         predictor's, without points at which a branch has merged, and in (a) dotted ones where a branch ends; circles
         are points of which that is not decided. Where a branch is not converged the maps are hatched, and dotted where
-        replica symmetry fails (``overlap_gap`` above 0.2): in (a) for either branch, else for the lower one. Between
-        the points of a refined sweep, which (d) shows, the maps are interpolated.
+        replica symmetry fails (``overlap_gap`` above 0.2), with crosses where identities are violated: in (a) for any
+        branch, else for the lower one. Between points of a refined sweep, which (d) shows, the maps are interpolated.
 
     Raises
     ------
@@ -98,7 +99,6 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
-    doubtful = [untrusted(theory.sel(branch=["semantic", "positional"])).any("branch"), *3 * [untrusted(lowest)]]
     # where one of the branches has merged with the uninformed point there is no transition between the two
     identity = {"semantic": _identity(semantic, "theta"), "positional": _identity(positional, "m")}
     apart = {branch: one != Identity.merged for branch, one in identity.items()}
@@ -117,15 +117,17 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, unsettled)
         draw_map(axes[1, 0], drawn_size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, unsettled)
         draw_map(axes[1, 1], drawn_size(lowest, "m"), up, size_symbol_of(theory, "m"), False, unsettled)
-        for ax, where in zip(axes.ravel(), doubtful, strict=True):
-            draw_places(ax, where, up, UNTRUSTED, every=False)
+        for ax, (dots, crosses) in zip(axes.ravel(), distrusted := _distrusted(theory, lowest, computed), strict=True):
+            draw_places(ax, dots, up, UNTRUSTED, every=False)
+            draw_places(ax, crosses, up, VIOLATED)
         if computed is not None:
             draw_places(axes[1, 1], computed, up, COMPUTED)
         if thresholds is None:
             _contours(axes, (transition, passing), (_loss_error(semantic, positional), _gap_error(semantic)), up)
         lines = [] if thresholds is None else _boundaries(axes, thresholds)
         _label(axes, theory, up, compared)
-        if handles := [*lines, *_identities(axes, identity, up, computed), *_marks(unsettled, doubtful[0], computed)]:
+        marks = _marks(unsettled, *distrusted[0], computed)
+        if handles := [*lines, *_identities(axes, identity, up, computed), *marks]:
             figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         name_the_chosen(figure, theory, at)
     return figure
@@ -145,6 +147,16 @@ def _label(axes: Any, theory: xr.Dataset, up: str, compared: bool) -> None:
         ax.set_xlabel(symbol_of(theory, "alpha"))
     for ax in axes[:, 0]:
         ax.set_ylabel(symbol_of(theory, up))
+
+
+def _distrusted(
+    theory: xr.Dataset, lowest: xr.Dataset, computed: xr.DataArray | None
+) -> list[tuple[xr.DataArray, xr.DataArray]]:
+    """Where replica symmetry fails, and where identities are violated: for either branch in (a), else for the lower."""
+    both = theory.sel(branch=["semantic", "positional"])
+    panels = [(asymmetric(both).any("branch"), violated(both).any("branch"))]
+    panels += 3 * [(asymmetric(lowest), violated(lowest))]
+    return panels if computed is None else [(fails, wrong & computed) for fails, wrong in panels]
 
 
 def _lower_branch(theory: xr.Dataset) -> xr.Dataset:
@@ -212,13 +224,17 @@ def _ends(ax: Axes, identity: xr.DataArray, up: str, branch: str) -> list[Line2D
     return [Line2D([], [], color=COLOURS[branch], ls=":", lw=1.6, label=f"end of the {branch} branch")]
 
 
-def _marks(unsettled: xr.DataArray, doubtful: xr.DataArray, computed: xr.DataArray | None) -> list[Line2D | Patch]:
+def _marks(
+    unsettled: xr.DataArray, doubtful: xr.DataArray, wrong: xr.DataArray, computed: xr.DataArray | None
+) -> list[Line2D | Patch]:
     """Entries of the legend for what is marked somewhere."""
     marks: list[Line2D | Patch] = []
     if bool(unsettled.any()):
         marks.append(Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here"))
     if bool(doubtful.any()):
         marks.append(Line2D([], [], **UNTRUSTED, label="replica symmetry fails for a branch that is shown"))
+    if bool(wrong.any()):
+        marks.append(Line2D([], [], **VIOLATED, label="exact identities are violated for a branch that is shown"))
     if computed is not None:
         marks.append(Line2D([], [], **{**COMPUTED, "ms": 3}, label="computed in (d); interpolated between"))
     return marks

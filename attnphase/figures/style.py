@@ -33,6 +33,7 @@ __all__ = [
     "STYLE",
     "UNDECIDED",
     "UNTRUSTED",
+    "VIOLATED",
     "draw_contour",
     "draw_map",
     "draw_places",
@@ -89,6 +90,9 @@ UNDECIDED: dict[str, Any] = {"ls": "", "marker": "o", "mfc": "white", "mec": "0.
 
 UNTRUSTED: dict[str, Any] = {"ls": "", "marker": "o", "mfc": "black", "mec": "white", "ms": 2.4, "mew": 0.5}
 """Marker of a place that is not to be trusted: black on what is light, with a white edge on what is dark."""
+
+VIOLATED: dict[str, Any] = {"ls": "", "marker": "x", "color": "black", "ms": 5, "mew": 1.2}
+"""Marker of a point that violates exact identities."""
 
 COMPUTED: dict[str, Any] = {"ls": "", "marker": ".", "color": "0.7", "ms": 0.8, "mew": 0}
 """Marker of a point of a refined sweep."""

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from attnphase import arguments
 from attnphase.data.reading import spacing, told_problem
-from attnphase.data.trust import untrusted
+from attnphase.data.trust import asymmetric, violated
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.figures.selection import (
     at_values,
@@ -32,6 +32,7 @@ from attnphase.figures.style import (
     STYLE,
     UNDECIDED,
     UNTRUSTED,
+    VIOLATED,
     name_the_chosen,
     size_symbol_of,
     symbol_of,
@@ -157,7 +158,7 @@ def _crossing(first: xr.Dataset, name: str, second: xr.Dataset, other: str) -> T
 
 def _reliable(line: xr.Dataset) -> np.ndarray:
     """Where a branch is converged and on its own, as for the boundaries of a sweep (`attnphase.data.boundaries`)."""
-    reliable = (line["status"] == Status.converged).to_numpy()
+    reliable = ((line["status"] == Status.converged) & ~violated(line)).to_numpy()
     return reliable & (line["on_branch"] == Identity.on_branch).to_numpy() if "on_branch" in line else reliable
 
 
@@ -192,8 +193,9 @@ def draw_curve(ax: Axes, line: xr.Dataset, across: str, name: str, factor: float
     ax.plot(place[undecided], value[undecided], **{**UNDECIDED, "mec": colour}, zorder=3)
     low, high = (value - error)[settled], (value + error)[settled]
     ax.fill_between(place[settled], low, high, color=colour, alpha=0.3, lw=0)
-    doubtful = untrusted(line).to_numpy() & settled
+    doubtful, wrong = asymmetric(line).to_numpy() & settled, violated(line).to_numpy()
     ax.plot(place[doubtful], value[doubtful], **UNTRUSTED, zorder=2.5)
+    ax.plot(place[wrong], value[wrong], **VIOLATED, zorder=3.5)
     ax.plot(place[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
 
 
@@ -269,8 +271,10 @@ def marks_of_curves(datasets: Sequence[xr.Dataset]) -> list[tuple[Any, str]]:
     """Handles with their labels for what curves are marked with somewhere."""
     lines = [ds.sel(branch=branch) for ds in datasets for branch in ds["branch"].to_numpy()]
     handles: list[tuple[Any, str]] = []
-    if any(bool(untrusted(line).any()) for line in lines):
+    if any(bool(asymmetric(line).any()) for line in lines):
         handles.append((Line2D([], [], **{**UNTRUSTED, "ls": "-", "color": "0.3"}), "replica symmetry fails"))
+    if any(bool(violated(line).any()) for line in lines):
+        handles.append((Line2D([], [], **VIOLATED), "exact identities violated"))
     if any(_merged(line).any() for line in lines):
         handles.append((Line2D([], [], color="0.3", ls=":", lw=1.3), "merged with the uninformed point"))
     if any(_undecided(line).any() for line in lines):

@@ -19,7 +19,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.verdict import LEMMAS, SLOPES
-from attnphase.integration.refinement import SMOOTH
+from attnphase.integration.refinement import SINGLE_POINTS, SMOOTH
 from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Response, parts_of, propagate
@@ -143,8 +143,7 @@ def stein_violations(
         The map under rules that tell its error.
     """
     found, rule = dict.fromkeys(LEMMAS, (math.nan, math.nan)), map_.channel.rule
-    # behind a jump that lines have located no node has a second minimum
-    if rule.from_zero or map_.second_minimum_share(np.inf).max() > SMOOTH:
+    if rule.from_zero or _jumps_unseen(map_, x):
         return found
     measured = map_.quantities(x, pooled=True)
     assert measured is not None
@@ -173,6 +172,26 @@ def stein_violations(
         worst = np.unravel_index(np.abs(away).argmax(), away.shape)
         found[f"violation_{name}"] = float(away[worst] / size), float(error[worst] / size)
     return found
+
+
+def _jumps_unseen(map_: StateEvolution, x: Array) -> bool:
+    """Whether the proximal point jumps at places that the rule does not locate: local problems have second minima.
+
+    All are searched afresh: which second minima a map knows of depends on the way to the point. Few nodes meet none
+    where the jumps still decide the mean derivative, so that Sobol points are searched too.
+    """
+    own = map_.channel.rule
+    # behind a jump that lines have located no node has a second minimum; they search at every point
+    if own.lines is not None:
+        return bool(map_.second_minimum_share(np.inf).max() > SMOOTH)
+    rules = map_.system.refinement_of_solve(own.size)
+    for rule in sorted((own, rules.sobol(SINGLE_POINTS)), key=lambda rule: rule.size):
+        fresh = StateEvolution(Channel(map_.system, rule), map_.alpha, map_.sector)
+        fresh.lift = map_.lift
+        fresh(x)
+        if fresh.minima is not None and fresh.second_minimum_share(np.inf).max() > SMOOTH:
+            return True
+    return False
 
 
 def _of_gauge(map_: StateEvolution, x: Array, name: str) -> Array:

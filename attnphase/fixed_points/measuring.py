@@ -19,7 +19,14 @@ from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.errors import Response, parts_of, relative_error, residual_errors, standard_errors
+from attnphase.state_evolution.errors import (
+    Response,
+    parts_of,
+    relative_error,
+    residual_errors,
+    response_at,
+    standard_errors,
+)
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.metrics import metrics_at
 from attnphase.state_evolution.overlaps import Overlaps
@@ -27,6 +34,8 @@ from attnphase.state_evolution.replicates import Variations, flatten, restore, v
 from attnphase.state_evolution.starts import vanishes
 
 __all__ = ["Measured", "SolvedPoint", "branch_point", "gauges_at", "measured_at", "unevaluated"]
+
+_NEARBY = 1.25  # factor by which the distance of derivatives to the point may raise their error
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,10 +164,11 @@ def branch_point(
     def gauges() -> list[StateEvolution]:
         return gauges_at(run, run.system.refinement_of_solve(run.settings.max_nodes), map_)
 
-    stability = stability_at(map_, found, values, response, result.moved, gauges, run.gap) if asked else NOT_COMPUTED
+    here = _derivatives_here(run, map_, found, response)
+    stability = stability_at(map_, found, values, here, result.moved, gauges, run.gap) if asked else NOT_COMPUTED
     values, errors = values | leading_eigenvalues(response.jacobian) | stability.values, errors | stability.errors
-    if found.status is Status.converged and response.known:
-        slopes = slope_violations(map_, found.point, response, result.moved, result.errors)
+    if found.status is Status.converged and here.known:
+        slopes = slope_violations(map_, found.point, here, result.moved, result.errors)
     else:
         slopes = dict.fromkeys(SLOPES, (np.nan, np.nan))
     values |= {name: violation for name, (violation, _) in slopes.items()}
@@ -194,7 +204,21 @@ def branch_point(
         ),
         on_branch=identity,
         zero_weights=map_.unpack(found.point).vanish(run.system.spectrum.rho, run.system.units.weights),
+        replicates=rule.replicates,
     )
+
+
+def _derivatives_here(run: Run, map_: StateEvolution, found: FixedPoint, known: Response) -> Response:
+    """Derivatives at the point, for identities that must not depend on the way there; known ones may be of nearby."""
+    # of nearby too, if the distance adds little to the error that the differences have themselves
+    there = known.inexact_at(found.point, map_.scales(found.point)) <= _NEARBY * known.inexact
+    if there or found.status is not Status.converged or run.late:
+        return known
+    rules = run.system.refinement_of_solve(run.settings.max_nodes)
+    try:
+        return response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
+    except ArithmeticError:
+        return known
 
 
 def _second_minima(run: Run, map_: StateEvolution, x: Array) -> tuple[float, float]:

@@ -70,6 +70,8 @@ class BranchPoint:
         Whether it is on the branch whose name it bears.
     zero_weights : bool
         Whether all weights are zero, as far as residuals tell.
+    replicates : int
+        Whose scatter the errors are; 1 where a rule has none.
     """
 
     problem: Problem
@@ -85,8 +87,9 @@ class BranchPoint:
     restart: Restart = field(repr=False)
     on_branch: Identity = Identity.on_branch
     zero_weights: bool = False
+    replicates: int = 1
 
     @property
     def identities(self) -> Verdict:
         """Whether exact identities hold here, as far as they are known."""
-        return verdict(self.values, self.errors)
+        return verdict(self.values, self.errors, self.replicates)

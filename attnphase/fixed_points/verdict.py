@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
+from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import ERRORS
 
-__all__ = ["IDENTITIES", "SLOPES", "Verdict", "verdict"]
+with loaded_on_use(__name__):
+    from scipy import special
+
+__all__ = ["IDENTITIES", "LEMMAS", "SLOPES", "Verdict", "allowed_errors", "verdict"]
 
 SLOPES: tuple[str, ...] = ("violation_alpha", "violation_ridge")
 """Variables: relative differences of the training loss's derivatives from what they are."""
@@ -21,6 +26,13 @@ IDENTITIES = (*SLOPES, *LEMMAS)
 """Variables: relative differences of both sides of every identity."""
 
 
+_POINTS = 1300
+"""Points of the paper's phase diagram: the family that is to hold as a whole."""
+
+_CHANCE = 0.05
+"""Of a right family that one of its points is called violated: the usual level of a test."""
+
+
 class Verdict(IntEnum):
     """What identities say of a point; the values are the CF flags of ``identities``."""
 
@@ -29,12 +41,39 @@ class Verdict(IntEnum):
     not_computed = 2  # or only with errors that leave each of them open
 
 
-def verdict(values: Mapping[str, Any], errors: Mapping[str, Any]) -> Verdict:
+def verdict(values: Mapping[str, Any], errors: Mapping[str, Any], replicates: int = 1) -> Verdict:
     """What the identities say of a point, by its variables and their errors.
 
-    An identity of which `ERRORS` errors are as large as its sides says nothing.
+    An identity of which `ERRORS` errors are as large as its sides says nothing, unless it is violated.
+
+    Parameters
+    ----------
+    values, errors : mapping
+        By the names of `IDENTITIES`.
+    replicates : int
+        Whose scatter the errors are; 1 if they are no scatter.
     """
-    known = [(abs(values[name]), ERRORS * errors.get(name, math.nan)) for name in IDENTITIES if name in values]
-    if any(away > allowed for away, allowed in known):
+    known = [(abs(values[name]), errors.get(name, math.nan)) for name in IDENTITIES if name in values]
+    bound = allowed_errors(replicates)
+    if any(away > bound * error for away, error in known):
         return Verdict.violated
-    return Verdict.hold if any(away <= allowed < 1 for away, allowed in known) else Verdict.not_computed
+    held = any(away <= bound * error and ERRORS * error < 1 for away, error in known)
+    return Verdict.hold if held else Verdict.not_computed
+
+
+@lru_cache
+def allowed_errors(replicates: int) -> float:
+    """Errors by which the sides of an identity may differ, so that a right family of points holds as a whole.
+
+    A quantile of Student's law, since the error comes from the scatter of the replicates: the chance `_CHANCE` is
+    shared by all identities of `_POINTS` points (Bonferroni). The family is a fixed one, so that a point has the same
+    verdict alone and among others.
+
+    Parameters
+    ----------
+    replicates : int
+        See `verdict`.
+    """
+    chance = _CHANCE / (_POINTS * len(IDENTITIES)) / 2  # on either side
+    found = special.ndtri(chance) if replicates == 1 else special.stdtrit(replicates - 1, chance)
+    return -float(found)

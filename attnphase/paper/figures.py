@@ -79,8 +79,8 @@ _SECOND = _PAPERS.with_fields({"teacher.mixing": SECOND_MIXING})
 _CURVES = (
     "Lines are the branches of fixed points, with bands of one standard error:"
     " dotted where a branch has merged with the uninformed point, with black dots where replica symmetry fails"
-    " (overlap_gap above 0.2); circles are not decided, diamonds did not converge. Points with bars are published"
-    " gradient-descent runs at d = 1000, means and standard deviations."
+    " (overlap_gap above 0.2); circles are not decided, diamonds did not converge, crosses violate exact identities."
+    " Points with bars are published gradient-descent runs at d = 1000, means and standard deviations."
 )
 _CONTOURS = (
     "Full lines: where the training losses cross (alpha_c) and where the semantic branch's test error passes the linear"
@@ -94,7 +94,7 @@ _MAPS = (
     "(a) Training loss of the semantic branch minus that of the positional one. (b) Test error of the branch of lower"
     f" training loss minus that of the best linear predictor. (c), (d) Sizes of theta and m of that branch. {_CONTOURS}"
     " Dotted lines: ends of branches; circles: not decided. Dots: replica symmetry fails (overlap_gap above 0.2)."
-    " Hatched: a branch did not converge."
+    " Hatched: a branch did not converge. Crosses: exact identities are violated."
 )
 
 

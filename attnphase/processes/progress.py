@@ -1,8 +1,9 @@
 """What is being done, for people who wait: one line on standard error.
 
-On a terminal and in a notebook it is live, appears after a second and is gone in the end.  Elsewhere, as in a log, a
-plain line is printed every ten seconds.  What takes more than a minute is estimated in a sentence, as soon as
-something is done; where nothing is done for ten seconds, from below at first.
+On a terminal and in a notebook it is live, appears after a second and is gone in the end. Elsewhere, as in a log, a
+plain line is printed every ten seconds. Unless something else is asked for, it appears only while a model is compiled.
+What takes more than a minute is estimated in a sentence, as soon as something is done; where nothing is done for ten
+seconds, from below at first.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from attnphase.arguments import flag
+from attnphase.arguments import flag_or_none
 from attnphase.lazy import loaded_on_use
 
 with loaded_on_use(__name__):
@@ -89,6 +90,8 @@ class ProgressLine:
         How many of what is counted are done at the same time.
     before : str
         What may end it before all is done, as a clause; empty where nothing does.
+    listener : callable, optional
+        Takes every text that `callback` takes.
     """
 
     text: str
@@ -99,6 +102,7 @@ class ProgressLine:
     announce: Callable[[str], None] | None = None
     at_once: int = 1
     before: str = ""
+    listener: Callable[[str], None] | None = None
     _begin: float = field(default_factory=lambda: time.monotonic())
     _first: tuple[float, float] | None = field(default=None, init=False)  # the time of the first count, and the count
     _ready: float = field(init=False)  # when the work began: after compiling, which is done once
@@ -114,6 +118,8 @@ class ProgressLine:
         if self.text.endswith(COMPILING):
             self._ready = time.monotonic()
         self.text = text
+        if self.listener is not None:
+            self.listener(text)
         if not most:
             self._steps = None
             return
@@ -239,7 +245,7 @@ def _duration(seconds: int) -> str:
 
 @contextmanager
 def progress_line(
-    shown: bool,
+    shown: bool | None,
     text: str,
     total: float | None = None,
     done: float = 0.0,
@@ -253,8 +259,9 @@ def progress_line(
 
     Parameters
     ----------
-    shown : bool
-        Whether anything is shown at all.
+    shown : bool or None
+        Whether anything is shown at all; None, which functions have by default, where a model is compiled, and a
+        terminal or a notebook shows it.
     text : str
         What is being done first.
     total : float, optional
@@ -271,11 +278,17 @@ def progress_line(
     Raises
     ------
     ProblemError
-        `shown` is neither True nor False; the message calls it progress, as the functions that take it do.
+        `shown` is no truth value; the message calls it progress, as the functions that take it do.
     """
     line = ProgressLine(text, total, done, unit, enough, before=before)
-    if not flag("progress", shown) or sys.stderr is None:
+    shown = flag_or_none("progress", shown)
+    if sys.stderr is None or not (shown or shown is None):
         yield line
+        return
+    if shown is None:
+        with ExitStack() as compiling:
+            line.listener = lambda said: _show_compiling(compiling, said)
+            yield line
         return
     line.announce = lambda sentence: _print(f"{sentence}.")
     over = threading.Event()
@@ -287,6 +300,18 @@ def progress_line(
     finally:
         over.set()
         watcher.join()  # takes the line away and gives the cursor back
+
+
+def _show_compiling(shown: ExitStack, text: str) -> None:
+    """Show a line while a model is compiled, until something else is done."""
+    shown.close()
+    if text.endswith(COMPILING) and _is_live(consoles.Console(stderr=True)):
+        shown.enter_context(progress_line(True, COMPILING))
+
+
+def _is_live(output: consoles.Console) -> bool:
+    """Whether a line can be taken away again."""
+    return output.is_jupyter or (output.is_terminal and not output.is_dumb_terminal)
 
 
 def _print(words: str) -> None:

@@ -24,6 +24,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.files import save_dataset
+from attnphase.data.outcomes import of_lines, of_sweep, warned
 from attnphase.errors import AttnphaseError, DatasetError, ProblemError
 from attnphase.files.reading import LARGEST_TEXT, read_input
 from attnphase.files.writing import check_dataset, check_folder, write_file
@@ -205,7 +206,7 @@ def plan_sweep(
 
 
 def run_block(
-    folder: str | os.PathLike[str], block: int, *, workers: int | None = None, progress: bool = False
+    folder: str | os.PathLike[str], block: int, *, workers: int | None = None, progress: bool | None = None
 ) -> dict[str, xr.Dataset]:
     """Solve the lines of a block of a plan that are not finished yet.
 
@@ -219,7 +220,7 @@ def run_block(
         Number of the block, from 1.
     workers : int, optional
         Number of processes; by default one for each core.  With 1, everything runs in this process.
-    progress : bool
+    progress : bool, optional
         Show a bar with rate and remaining time on standard error.
 
     Returns
@@ -242,11 +243,11 @@ def run_block(
     """
     check_caller("run_block", workers)
     number, processes = arguments.whole("block", block, 1), number_of_workers(workers)
-    shown, path = arguments.flag("progress", progress), check_plan(folder)
+    shown, path = arguments.flag_or_none("progress", progress), check_plan(folder)
     lines = Plan.read(path).block(number)
     with share_for_us(path, f"block-{number}", lines, BLOCKS) as store:
         found = solved_lines(lines, store, on_processes(processes), shown)
-    return dict(zip((line.label for line in lines), found, strict=True))
+    return warned(dict(zip((line.label for line in lines), found, strict=True)), of_lines)
 
 
 def merge_blocks(
@@ -296,4 +297,4 @@ def merge_blocks(
     ds = joined(plan.problem, plan.swept, plan.description, [found[i] for i in range(len(plan.lines))])
     if target is not None:
         save_dataset(ds, target, force)
-    return ds
+    return warned(ds, lambda ds: of_sweep(ds, plan.problem))

@@ -9,6 +9,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.build import from_thresholds
+from attnphase.data.outcomes import of_thresholds, warned
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities
 from attnphase.fixed_points.threshold import Outcome, Threshold
@@ -32,7 +33,7 @@ def thresholds(
     transitions: bool = False,
     settings: SolverSettings | None = None,
     on_step: Callable[[], None] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Locate thresholds of the phase diagram, with standard errors.
 
@@ -57,7 +58,7 @@ def thresholds(
     settings : SolverSettings, optional
     on_step : callable, optional
         Called after each value.
-    progress : bool
+    progress : bool, optional
         Show a bar on standard error.
 
     Returns
@@ -77,7 +78,7 @@ def thresholds(
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     if on_step is not None:
         arguments.function("on_step", on_step)
-    shown = arguments.flag("progress", progress)
+    shown = arguments.flag_or_none("progress", progress)
     field, values = _varied(problem, omega, fields)
     problems = [problem.with_fields({field: value}) for value in values]
     found: list[dict[str, Threshold]] = []
@@ -93,7 +94,7 @@ def thresholds(
             line.reach(steps * (i + 1))
             if on_step is not None:
                 on_step()
-    return _labelled(problem, field, values, found)
+    return warned(_labelled(problem, field, values, found), of_thresholds)
 
 
 def _labelled(

@@ -8,6 +8,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.build import from_curve, from_solutions
+from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import NotFoundError, SolverError
 from attnphase.fixed_points.continuation import follow_field
 from attnphase.fixed_points.deflation import solutions_of
@@ -34,7 +35,7 @@ def follow(
     branch: str = "semantic",
     start: float | Overlaps | BranchPoint | None = None,
     settings: SolverSettings | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Follow a branch along one field, through folds and onto its unstable part.
 
@@ -56,7 +57,7 @@ def follow(
         field it is the problem's own value, or the nearest end of the range. Or a point near a fixed point at this
         default, which need not be stable.
     settings : SolverSettings, optional
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -94,7 +95,7 @@ def follow(
             raise SolverError(
                 f"the {branch} branch cannot be followed from {field} = {setting.value:g}: start elsewhere."
             ) from error
-    return from_curve(found, field, setting.problem)
+    return warned(from_curve(found, field, setting.problem), of_points)
 
 
 def solutions(
@@ -104,7 +105,7 @@ def solutions(
     starts: int = 12,
     seed: int = 0,
     settings: SolverSettings | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Find all fixed points at one sample complexity, stable or not, in order of increasing training loss.
 
@@ -122,7 +123,7 @@ def solutions(
     seed : int
         Seed of the random starts.
     settings : SolverSettings, optional
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -150,4 +151,4 @@ def solutions(
         raise SolverError(
             f"no fixed point was found at alpha = {alpha:g}: give more starts{problem.loss.trained_remedy}."
         )
-    return from_solutions(found, problem)
+    return warned(from_solutions(found, problem), of_points)

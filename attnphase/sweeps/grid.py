@@ -28,6 +28,7 @@ from attnphase import arguments
 from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_lines
 from attnphase.data.files import save_dataset
+from attnphase.data.outcomes import of_sweep, warned
 from attnphase.errors import ProblemError, SweepError
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
@@ -83,7 +84,7 @@ def sweep(
     output: str | os.PathLike[str] | None = None,
     resume: bool | Literal["fitting"] = False,
     force: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Solve a problem on a grid of branches, field values and sample complexities.
 
@@ -121,7 +122,7 @@ def sweep(
         "fitting": use fitting lines of another sweep to the same output too; its other lines stay.
     force : bool
         Replace an existing output, and without `resume` remove finished lines.
-    progress : bool
+    progress : bool, optional
         Show a bar with rate and remaining time on standard error.
 
     Returns
@@ -147,7 +148,7 @@ def sweep(
     options = _Options.of(refine, workers, scheduler, output, resume, force, progress)
     options = replace(options, shard=check_shard(shard))
     lines, swept = lines_of(problem, axes_of(alpha, omega, branches, fields), settings)
-    return _swept(problem, lines, swept, options)
+    return warned(_swept(problem, lines, swept, options), lambda ds: of_sweep(ds, problem))
 
 
 def check_caller(name: str, workers: Any) -> None:
@@ -207,7 +208,7 @@ class _Options:
     output: Path | None
     resume: bool | str
     force: bool
-    progress: bool
+    progress: bool | None
     shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -232,7 +233,7 @@ class _Options:
             path,
             resume if isinstance(resume, str) else bool(resume),
             arguments.flag("force", force),
-            arguments.flag("progress", progress),
+            arguments.flag_or_none("progress", progress),
         )
 
 
@@ -303,7 +304,7 @@ def on_processes(workers: int) -> Solve:
 
 
 def solved_lines(
-    lines: Sequence[Line], store: Store, solve: Solve, progress: bool, what: str = "sweeping"
+    lines: Sequence[Line], store: Store, solve: Solve, progress: bool | None, what: str = "sweeping"
 ) -> list[xr.Dataset]:
     """Every line's result: what the store holds, and the rest solved now."""
     work = Work(lines, store, store.load(lines))

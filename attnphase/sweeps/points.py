@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.data.build import from_points
+from attnphase.data.outcomes import of_branches, of_points, warned
 from attnphase.data.starts import start_in
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
@@ -38,7 +39,7 @@ def solve(
     stability: bool = True,
     identity: bool = True,
     max_seconds: float | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Solve the state-evolution equations of a problem at one sample complexity.
 
@@ -56,7 +57,7 @@ def solve(
         Start of the iteration, for example the result of a `solve` that ended at a limit.
     method, tolerance, max_maps, max_nodes, threads, backend, stability, identity, max_seconds : optional
         As the attributes of `SolverSettings`.
-    progress : bool
+    progress : bool, optional
         Show the progress of a solve that takes longer than a second on standard error.
 
     Returns
@@ -86,7 +87,8 @@ def solve(
     settings = SolverSettings(
         method, tolerance, max_maps, max_nodes, threads, backend, stability, identity, max_seconds
     )
-    return labelled(solved(problem, alpha, branch, settings, start=start, progress=progress), branch)
+    points = solved(problem, alpha, branch, settings, start=start, progress=progress)
+    return warned(labelled(points, branch), lambda ds: [*of_branches(points), *of_points(ds)])
 
 
 def solved(
@@ -96,7 +98,7 @@ def solved(
     settings: SolverSettings,
     *,
     start: xr.Dataset | Overlaps | BranchPoint | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> list[BranchPoint]:
     """The points of `solve`, of checked arguments, before they are labelled, for which xarray must be imported."""
     names = branches_of(problem) if branch == "all" else [branch]

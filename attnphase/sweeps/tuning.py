@@ -8,6 +8,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.derivatives import from_optima, from_sensitivities
+from attnphase.data.outcomes import of_branches, of_optima, of_points, warned
 from attnphase.fixed_points.optimum import LOWEST, METRICS
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting, setting_of, tuned_range
@@ -29,7 +30,7 @@ def sensitivity(
     *,
     of: str,
     settings: SolverSettings | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Solve a problem, and differentiate overlaps and metrics with respect to alpha or a field.
 
@@ -44,7 +45,7 @@ def sensitivity(
     of : str
         "alpha", or a field of the problem that is one real number, by its name in the TOML.
     settings : SolverSettings, optional
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -64,7 +65,8 @@ def sensitivity(
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     setting_of("of", problem, of, alpha)
     points = solved(problem, alpha, branch, settings, progress=progress)
-    return from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+    ds = from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+    return warned(ds, lambda ds: [*of_branches(points), *of_points(ds)])
 
 
 def tune(
@@ -76,7 +78,7 @@ def tune(
     branch: str = "semantic",
     between: tuple[float, float] | None = None,
     settings: SolverSettings | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Find the value of a field that minimises a metric of a branch, for each alpha.
 
@@ -97,7 +99,7 @@ def tune(
     between : (float, float), optional
         Range of the field; by default from 1/100 to 100 times the problem's value.
     settings : SolverSettings, optional
-    progress : bool
+    progress : bool, optional
         Show a bar on standard error.
 
     Returns
@@ -126,4 +128,5 @@ def tune(
             here, callback = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.callback)
             found[one] = optimum_at(here, branch, measured, ends, settings, callback=callback)
             line.reach(len(found))
-    return from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)
+    ds = from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)
+    return warned(ds, lambda ds: of_optima(ds, problem))

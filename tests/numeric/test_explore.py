@@ -90,18 +90,20 @@ def test_what_does_not_vary_is_held_once(grid):
 def test_doubts_have_their_reasons(grid):
     ds = grid.copy(deep=True)
     ds["status"][...], ds["on_branch"][...], ds["overlap_gap"][...] = 0, 0, 0.1
-    places = [{"branch": 0, "omega": 1, "alpha": i} for i in range(4)]
+    ds["identities"][...] = 0
+    places = [{"branch": i // 4, "omega": 1, "alpha": i % 4} for i in range(5)]
     ds["on_branch"][places[0]] = 1
     ds["on_branch"][places[1]] = 2
     ds["overlap_gap"][places[2]] = 0.21
     ds["status"][places[3]] = 1
+    ds["identities"][places[4]] = 1
     last = {"branch": 1, "omega": 0, "alpha": 0}
     ds["status"][last] = NOT_COMPUTED
     one = quantities(ds)["doubt"]
     doubt = xr.DataArray(one.values, dims=one.axes)
     assert [DOUBTS[int(doubt[place])] for place in places] == list(DOUBTS[1:])
     assert np.isnan(doubt[last])
-    assert float((doubt == 0).sum()) == doubt.size - 5
+    assert float((doubt == 0).sum()) == doubt.size - 6
 
 
 def test_runs_are_means_over_seeds_with_their_errors(runs):

@@ -155,6 +155,38 @@ def test_a_quiet_line_says_nothing(monkeypatch):
     assert terminal.getvalue() == ""
 
 
+@pytest.mark.parametrize(("output", "shown"), [(Terminal, True), (io.StringIO, False)])
+def test_by_default_only_compiling_is_shown(monkeypatch, output, shown):
+    """A function that nobody asked for its progress seems to hang while it compiles; a log is left alone."""
+    written = standard_error(monkeypatch, output())
+    monkeypatch.setattr(module, "PLAIN", 0.01)
+    with progress_line(None, "solving") as line:
+        line.callback("7 maps")
+        assert not any(thread.name.endswith("(_watch)") for thread in threading.enumerate())
+        line.callback(f"semantic, alpha = 2: {module.COMPILING}")
+        if shown:
+            until(lambda: module.COMPILING in written.getvalue())
+        line.callback("8 maps")
+        assert not any(thread.name.endswith("(_watch)") for thread in threading.enumerate())
+    assert (written.getvalue().count(SHOW) == 1) == shown
+    assert "maps" not in written.getvalue()
+    assert shown or written.getvalue() == ""
+
+
+@pytest.mark.parametrize(("progress", "shown"), [(None, True), (False, False)])
+def test_a_solve_shows_that_it_compiles(monkeypatch, progress, shown):
+    terminal = standard_error(monkeypatch, Terminal())
+
+    def compiling(problem, callback, **_):
+        callback(module.COMPILING)
+        if shown:
+            until(lambda: module.COMPILING in terminal.getvalue())
+
+    monkeypatch.setattr("attnphase.state_evolution.system.tell_if_compiling", compiling)
+    ap.solve(COARSE, 2.0, progress=progress)
+    assert (module.COMPILING in terminal.getvalue()) == shown
+
+
 def test_a_log_gets_plain_lines(monkeypatch):
     log = standard_error(monkeypatch, io.StringIO())
     with progress_line(True, "solving", total=8) as line:
@@ -448,7 +480,7 @@ def test_a_notebook_shows_the_line_in_its_cell(monkeypatch):
     assert log.getvalue() == ""
 
 
-@pytest.mark.parametrize("value", ["yes", 1, None])
+@pytest.mark.parametrize("value", ["yes", 1])
 def test_progress_is_true_or_false(value):
     with pytest.raises(ProblemError, match="progress must be True or False"):
         ap.solve(COARSE, 2.0, progress=value)

@@ -14,6 +14,7 @@ import xarray as xr
 from attnphase.data.build import from_points
 from attnphase.data.variables import POINT_VARIABLES
 from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.verdict import IDENTITIES
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.sweeps.line import Line
@@ -34,7 +35,7 @@ def made_up_point(problem: Problem, alpha: float, branch: str, **known: Any) -> 
         drawn = rng.normal(size=[sizes[dim] for dim in variable.dims])
         values[variable.name] = drawn if variable.dims else float(drawn)
         if variable.has_stderr:
-            errors[variable.name] = np.abs(drawn) / 100
+            errors[variable.name] = np.abs(drawn) / (1 if variable.name in IDENTITIES else 100)  # these hold
     values["unsolved_nodes"] = 0
     status = known.pop("status", Status.converged)
     values |= known

@@ -10,9 +10,11 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.settings import sample_complexities
+from attnphase.kernels.compiler import tell_if_compiling
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 from attnphase.state_evolution.baseline import linear_test_error
@@ -47,7 +49,7 @@ def optimal(
     thresholds: bool = False,
     max_nodes: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Compute the Bayes-optimal error: that of a learner who knows the problem, but not the teacher's weights.
 
@@ -79,7 +81,7 @@ def optimal(
         2**13 for sums over one variable, 2**14 for lattices (rank 2: 2**7), 2**15 for integrals (rank 2: 2**12).
     checkpoint : path-like, optional
         File that saves finished points; if it exists, the call continues from it, with the same numbers.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error, if the call takes longer than a second.
 
     Returns
@@ -98,12 +100,13 @@ def optimal(
     values = sample_complexities("alpha", alpha)
     wanted = arguments.words("start", (start,) if isinstance(start, str) else start, _STARTS)
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
-    for flag, given in (("thresholds", thresholds), ("progress", progress)):
-        arguments.flag(flag, given)
+    arguments.flag("thresholds", thresholds)
+    arguments.flag_or_none("progress", progress)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**5)
     path, swept = None if checkpoint is None else LIMITS.check(checkpoint), _fields(fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
-    with progress_line(progress, "loading the kernels"):  # which may have to be compiled
+    with progress_line(progress, "loading the kernels") as line:
+        tell_if_compiling(problem.with_fields({"teacher.noise": 0.0}), line.callback)
         models = _models(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
     with checkpoint_for_us(path, LIMITS):
@@ -113,7 +116,8 @@ def optimal(
             search = partial(bayes_optimal_thresholds, models[0], max_nodes=max_nodes, callback=line.callback)
             found = kept.thresholds(search) if thresholds else None
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
-    return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+    ds = from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+    return warned(ds, of_points)
 
 
 def _points(
@@ -121,7 +125,7 @@ def _points(
     asked: Sequence[tuple[PosteriorModel, float, str]],
     places: Sequence[dict[str, Any]],
     max_nodes: int | None,
-    progress: bool,
+    progress: bool | None,
 ) -> dict[str, list[BayesOptimalPoint]]:
     """The points of every start, where models, sample complexities and starts ask for them."""
     points: dict[str, list[BayesOptimalPoint]] = {name: [] for _, _, name in asked}

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import SolverError
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.fixed_points.solver import solve_point
@@ -31,6 +32,7 @@ from attnphase.theories.one_rsb.solving import OneRsbPoint, OneRsbSolver, apart_
 __all__ = ["one_rsb", "one_step"]
 
 _REMEDY = "; give values of y, the small ones first, or more points (outer, inner)"
+_RULE = "sobol, {} outer and {} inner points"
 _APART = 0.5  # share of a start's free overlap that groups do not have in common
 _LEAST_APART = 0.05
 _GUESS = 0.5  # of the y at which the training loss of one sample over the lowest, times y, is one
@@ -47,7 +49,7 @@ def one_rsb(
     outer: int = 128,
     inner: int = 64,
     settings: SolverSettings | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Solve the equations of one-step replica-symmetry breaking (1RSB, docs/one_rsb.md), for a ridge.
 
@@ -71,7 +73,7 @@ def one_rsb(
         each of these points, for the fields that a group shares.
     settings : SolverSettings, optional
         Only ``tolerance``, ``max_maps`` (for each y) and ``threads`` are used, by default 1e-5, 1000 and all cores.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -116,7 +118,7 @@ def one_rsb(
             raise
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             raise SolverError(f"the 1RSB equations cannot be solved from this start: {error}{_REMEDY}.") from error
-    return from_one_rsb(points, problem, alpha, branch, f"sobol, {outer} outer and {inner} inner points")
+    return warned(from_one_rsb(points, problem, alpha, branch, _RULE.format(outer, inner)), of_points)
 
 
 def _without_breaking(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.errors import NotFoundError, ProblemError
+from attnphase.errors import AttnphaseWarning, NotFoundError, ProblemError
 from attnphase.files.checkpoints import BASINS
 from attnphase.fixed_points.settings import omegas
+from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import ProgressLine, progress_line, within
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.sweeps.kept import checkpoint_for_us
 from attnphase.theories.sgd_flow.settings import FlowSettings
+
+with loaded_on_use(__name__):
+    from attnphase.data import outcomes
+    from attnphase.theories.sgd_flow import text
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +64,7 @@ def flow(
     batch: int = 1,
     records: int = 101,
     tolerance: float = 1e-6,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
 
@@ -86,7 +90,7 @@ def flow(
         Number of recorded times from 0 to `until`.
     tolerance : float
         Relative tolerance of the integration in time.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -105,7 +109,7 @@ def flow(
     settings = FlowSettings(learning_rate, batch, until, records, tolerance)
     starts = starts_of(start)
     arguments.instance("problem", problem, Problem)
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     settings.check(problem)
     from attnphase.theories.sgd_flow.dataset import from_trajectories
     from attnphase.theories.sgd_flow.trajectory import follow_flow
@@ -118,7 +122,8 @@ def flow(
 
         for one in starts:
             found.append(follow_flow(problem, one, settings, within(one.text, line.callback), advance))
-    return from_trajectories(found, single=isinstance(start, str | Sizes | Mapping))
+    ds = from_trajectories(found, single=isinstance(start, str | Sizes | Mapping))
+    return outcomes.warned(ds, text.of_flow)
 
 
 _BEFORE = "where the steps in time grow, or the weights come to rest"  # what makes a flow take less than it began with
@@ -154,7 +159,7 @@ def stationary(
     batch: int = 1,
     starts: int = 12,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Find all stationary points of the dynamics, stable or not, in order of increasing population risk.
 
@@ -170,7 +175,7 @@ def stationary(
         Number of random starts, in addition to those along the teacher and the encodings.
     seed : int
         Seed of the random starts.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -189,7 +194,7 @@ def stationary(
     starts = starts_count(starts)
     seed = arguments.whole("seed", seed, 0)
     arguments.instance("problem", problem, Problem)
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     settings.check(problem)
     from attnphase.state_evolution.starts import has_directions
     from attnphase.theories.sgd_flow.dataset import from_stationary
@@ -267,7 +272,7 @@ def basins(
     batch: int = 1,
     until: float = 20_000.0,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Find where starts ``scale (cos(angle) a + sin(angle) Q_star) + noise z`` end, and the boundaries of the basins.
 
@@ -288,7 +293,7 @@ def basins(
         As in `flow`; starts that are not at rest at the end are ``under_way``.
     checkpoint : path-like, optional
         File that saves the end of every start; if it exists, the call continues from it, with the same numbers.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error.
 
     Returns
@@ -310,7 +315,7 @@ def basins(
     settings = FlowSettings(learning_rate, batch, until, tolerance=1e-5, at_rest=1e-4)
     wanted, scales, angles, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
     arguments.instance("problem", problem, Problem)
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     settings.check(problem)
     place = None if checkpoint is None else BASINS.check(checkpoint)
     from attnphase.theories.sgd_flow.arrivals import KeptArrivals
@@ -326,9 +331,12 @@ def basins(
             for size in scales:
                 told = within(f"omega = {value:g}, scale = {size:g}", line.callback)
                 start, ends = Sizes(semantic=size, noise=noise), _counted(kept.plane(value, size), line, len(angles))
-                planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
-                if found.without:
-                    sentence = f"omega = {value:g}, scale = {size:g}: there is no boundary, as {found.without}."
-                    warnings.warn(sentence, stacklevel=2)
+                planes[value, size] = follow_plane(at, settings, start, angles, ends, told)
                 line.reach(len(planes))
-    return from_planes(planes, angles, problem, settings, noise)
+    ds = from_planes(planes, angles, problem, settings, noise)
+    without = [
+        (AttnphaseWarning, f"omega = {value:g}, scale = {size:g}: there is no boundary, as {found.without}.")
+        for (value, size), found in planes.items()
+        if found.without
+    ]
+    return outcomes.warned(ds, lambda ds: [*without, *text.of_basins(ds)])

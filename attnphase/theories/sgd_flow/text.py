@@ -1,4 +1,4 @@
-"""Tables of the dynamics for a terminal."""
+"""Tables of the dynamics for a terminal, and what there is to say of how they end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import numpy as np
 
 from attnphase.data.reading import overlap_size
 from attnphase.data.text import Table, format_value
+from attnphase.errors import NotConvergedWarning
 from attnphase.theories.sgd_flow.settings import Basin, FlowStatus
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["basins_table", "flow_table", "stationary_table"]
+    from attnphase.data.outcomes import Said
+
+__all__ = ["basins_table", "flow_table", "of_basins", "of_flow", "stationary_table"]
 
 _MOST_ROWS = 21  # of a trajectory
 _SCALARS = ("weight_norm", "population_risk", "test_error")
@@ -80,3 +83,30 @@ def _cells(here: xr.Dataset) -> list[str]:
         error = float((here[f"{name}_stderr"].isel(token=0) ** 2).sum() ** 0.5)
         cells.append(format_value(float(size), error))
     return cells + [format_value(float(here[name]), float(here[f"{name}_stderr"])) for name in _SCALARS]
+
+
+def of_flow(ds: xr.Dataset) -> list[Said]:
+    """Trajectories that run away, and those that end at a saddle."""
+    said: list[Said] = []
+    if bool((ds["status"] == FlowStatus.diverged).any()):
+        sentence = "the weights run away: lower the learning rate, or raise the weight decay."
+        said.append((NotConvergedWarning, sentence))
+    for one in (ds.isel(start=i) for i in range(ds.sizes["start"])) if "start" in ds.dims else (ds,):
+        if one["status"] == FlowStatus.at_saddle:
+            sentence = (
+                f"{one['start'].item()} ends at a saddle: a small part in another direction grows at"
+                f" the rate {float(one['growth']):.3g}: add one to the start to leave it."
+            )
+            said.append((NotConvergedWarning, sentence))
+    return said
+
+
+def of_basins(ds: xr.Dataset) -> list[Said]:
+    """Starts of which nobody knows where they lead."""
+    counts = {status: int((ds["status"] == status).sum()) for status in (FlowStatus.completed, FlowStatus.diverged)}
+    advice = {
+        FlowStatus.completed: "not at rest when the time is over: raise --until (until)",
+        FlowStatus.diverged: "running away: lower the learning rate, or raise the weight decay",
+    }
+    sentences = [f"{count} of {ds['status'].size} starts {advice[status]}" for status, count in counts.items() if count]
+    return [(NotConvergedWarning, f"{'; '.join(sentences)}.")] if sentences else []
