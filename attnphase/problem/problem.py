@@ -29,6 +29,7 @@ from attnphase.problem.attention import PAPER_MIXING, Teacher
 from attnphase.problem.canonical import canonical_toml
 from attnphase.problem.changes import change
 from attnphase.problem.consistency import check_rule, check_sections
+from attnphase.problem.entries import entry_of
 from attnphase.problem.loss import Loss
 from attnphase.problem.messages import shown, toml_table, unknown_key
 from attnphase.problem.own_functions import check_own_functions, sections_of_formulas
@@ -80,7 +81,8 @@ class Problem(Sections):
     (0.3333333333333333, 0.3333333333333333, 0.3333333333333333)
     """
 
-    # fields that nobody gave, so that they follow the length in `with_fields`
+    # fields that follow the length in `with_fields`: they have their defaults, which go with no other length, or nobody
+    # gave them
     _filled_in: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False, hash=False)
 
     @model_validator(mode="after")
@@ -131,14 +133,13 @@ class Problem(Sections):
         for name, section in sections_of_formulas(self).items():
             object.__setattr__(self, name, section)
         filled_in = set()
-        if self.teacher.mixing is None:
-            uniform = ((1 / length,) * length,) * length
-            mixing = PAPER_MIXING if length == 2 else uniform
+        mixing = PAPER_MIXING if length == 2 else ((1 / length,) * length,) * length
+        if self.teacher.mixing in (None, mixing):  # it need not be said, and fits no other length
             object.__setattr__(self, "teacher", replace(self.teacher, mixing=mixing))
             filled_in.add("teacher.mixing")
-        if self.positions.kind is None:
-            in_atoms = self.tokens.points("positions") is not None
-            positions = self.positions.of_length(length, in_atoms=in_atoms)
+        in_atoms = self.tokens.points("positions") is not None
+        positions = replace(self.positions, kind=None, gram=None).of_length(length, in_atoms=in_atoms)
+        if self.positions.kind is None or (self.positions == positions and positions.kind != "none"):
             object.__setattr__(self, "positions", positions)
             filled_in |= {"positions.kind", "positions.gram"}
         object.__setattr__(self, "_filled_in", frozenset(filled_in))
@@ -297,7 +298,7 @@ class Problem(Sections):
             arguments.mapping("values", values, "a mapping from fields of the problem to new values")
         changes = {**(values or {}), **named}
         data = self.to_dict()
-        for name in self._filled_in:
+        for name in self._filled_in - {entry_of(name)[0] for name in changes if isinstance(name, str)}:
             section, _, key = name.partition(".")
             data[section].pop(key, None)
         change(data, changes)
