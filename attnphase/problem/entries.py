@@ -79,7 +79,7 @@ def changed(name: str, values: Any, value: Any) -> Any:
     _number(name, values)
     field, steps = entry_of(name)
     if value is None:
-        raise ProblemError(name, f"{name} has no default: give it a number, or change the whole {field}.")
+        raise ProblemError(name, f"{name} has no default: give it a number, or change the whole list.")
     if is_share(name) and isinstance(value, int | float):
         found = _at(values, steps[:-1])
         factor = _factor(name, [one for i, one in enumerate(found) if i != steps[-1]], value)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from os import PathLike
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import tomli_w
 from pydantic import model_validator
@@ -81,8 +81,9 @@ class Problem(Sections):
     (0.3333333333333333, 0.3333333333333333, 0.3333333333333333)
     """
 
-    # fields that follow the length in `with_fields`: they have their defaults, which go with no other length, or nobody
-    # gave them
+    MADE_BY: ClassVar[str] = "load_problem reads one from a file, Problem.from_dict makes one of a mapping"
+
+    # fields that nobody gave, so that they follow the length in `with_fields`
     _filled_in: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False, hash=False)
 
     @model_validator(mode="after")
@@ -133,13 +134,14 @@ class Problem(Sections):
         for name, section in sections_of_formulas(self).items():
             object.__setattr__(self, name, section)
         filled_in = set()
-        mixing = PAPER_MIXING if length == 2 else ((1 / length,) * length,) * length
-        if self.teacher.mixing in (None, mixing):  # it need not be said, and fits no other length
+        if self.teacher.mixing is None:
+            uniform = ((1 / length,) * length,) * length
+            mixing = PAPER_MIXING if length == 2 else uniform
             object.__setattr__(self, "teacher", replace(self.teacher, mixing=mixing))
             filled_in.add("teacher.mixing")
-        in_atoms = self.tokens.points("positions") is not None
-        positions = replace(self.positions, kind=None, gram=None).of_length(length, in_atoms=in_atoms)
-        if self.positions.kind is None or (self.positions == positions and positions.kind != "none"):
+        if self.positions.kind is None:
+            in_atoms = self.tokens.points("positions") is not None
+            positions = self.positions.of_length(length, in_atoms=in_atoms)
             object.__setattr__(self, "positions", positions)
             filled_in |= {"positions.kind", "positions.gram"}
         object.__setattr__(self, "_filled_in", frozenset(filled_in))
@@ -151,7 +153,7 @@ class Problem(Sections):
         *,
         sigma: float = 0.5,
         strength: float = 0.01,
-        mixing: tuple[tuple[float, ...], ...] = PAPER_MIXING,
+        mixing: tuple[tuple[float, ...], ...] | None = None,
     ) -> Self:
         """Return the paper's problem, at the parameters it varies.
 
@@ -163,9 +165,9 @@ class Problem(Sections):
             Standard deviation of the tokens' entries.
         strength : float
             Ridge strength λ.
-        mixing : sequence of sequence of float
-            Shape (2, 2): positional part A; the paper's second example, equation (144), has
-            ((.3, .7), (.8, .2)).
+        mixing : sequence of sequence of float, optional
+            Shape (2, 2): positional part A, ((.6, .4), (.4, .6)) if left out; the paper's second example, equation
+            (144), has ((.3, .7), (.8, .2)).
 
         Returns
         -------
