@@ -27,8 +27,7 @@ Steps = tuple[int | str, ...]
 
 
 def entry_of(name: str) -> tuple[str, Steps]:
-    """A field's name, and the steps from it to a number within it: indices from 0, and keys of tables; none if it is
-    the name of a field."""
+    """A field's name, and the steps from it to a number within it, indices from 0 and keys; of a field, none."""
     found = _ENTRY.fullmatch(name)
     if not found:
         return name, ()
