@@ -254,7 +254,8 @@ def instance(name: str, value: Any, kind: type[_T], how: str = "") -> _T:
     Parameters
     ----------
     how
-        How to get such an object, for the message: "read it by load_problem".
+        How to get such an object, for the message: "read it by load_problem"; by default what the class says of
+        itself by ``MADE_BY``.
 
     Raises
     ------
@@ -263,6 +264,7 @@ def instance(name: str, value: Any, kind: type[_T], how: str = "") -> _T:
     """
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        how = how or getattr(kind, "MADE_BY", "")
         hint = f": {how}" if how else ""
         raise ProblemError(name, f"{name} must be {article} {kind.__name__}, not {shown(value)}{hint}.")
     return value

@@ -61,7 +61,9 @@ iteration_options = _options(
 solver_options = _options(iteration_options, asked_options)
 
 allow_unconverged_option = click.option(
-    "--allow-unconverged", is_flag=True, help="Exit with 0 also if a point did not converge, or violates exact identities."
+    "--allow-unconverged",
+    is_flag=True,
+    help="Exit with 0 also if a point did not converge, or violates exact identities.",
 )
 alphas_option = click.option(
     "--alpha", type=NUMBERS, required=True, help="START:STOP:COUNT[:log], or numbers with commas between them."

@@ -78,12 +78,12 @@ def coordinate_name(field: str) -> str:
     section, dot, key = field.partition(".")
     if not dot:
         return field
-    problem, (key, index) = Problem(), entry_of(key)
+    problem, (key, steps) = Problem(), entry_of(key)
     sections = (home.name for home in fields(Problem) if not home.name.startswith("_"))
     homes = [home for home in sections if key in {one.name for one in fields(getattr(problem, home))}]
     taken = {name for variable in POINT_VARIABLES for name in (variable.name, *variable.dims)} | {*RANK}
     name = f"{section}_{key}" if key in taken or homes not in ([], [section]) else key
-    return name if index is None else f"{name}_{index}"
+    return "_".join([name, *map(str, steps)])
 
 
 def from_points(
@@ -477,12 +477,14 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
 def coordinate(name: str, field: str = "") -> dict[str, str]:
     """The attributes of a coordinate; of one that sweeps a field, with its name."""
     plain = f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")
-    whole, index = entry_of(field)
-    if index is None:
+    whole, steps = entry_of(field)
+    if not steps:
         long_name, latex = COORDINATES.get(field, COORDINATES.get(name, plain))
     else:  # as equations number it, from 1
         of_all = coordinate(coordinate_name(whole), whole)
-        long_name, latex = f"{of_all['long_name']}, entry {index} from 0", f"{of_all['latex']}_{{{index + 1}}}"
+        below = [str(step + 1) if isinstance(step, int) else rf"\mathrm{{{step}}}" for step in steps]
+        long_name = f"{of_all['long_name']}, entry {', '.join(map(str, steps))} from 0"
+        latex = f"{of_all['latex']}_{{{', '.join(below)}}}"
     attributes = {"long_name": long_name, "units": "1", "latex": latex}
     if "." in field:
         attributes["field"] = field

@@ -22,6 +22,10 @@ from attnphase.state_evolution.replicates import rows_of
 __all__ = ["Line", "metric_slopes"]
 
 
+Stencil = tuple[tuple[float, float], ...]
+"""Distances along a line, and the weights of values there in a difference."""
+
+
 @dataclass(frozen=True, eq=False)
 class Line:
     """The tangent of fixed points along a field.
@@ -69,19 +73,23 @@ class Line:
 
         return finite_difference_jacobian(mean, self.x + distance * self.tangent, self.scales, SAMPLED_STEP)
 
-    def difference(self, size: float, points: int, *stream: int) -> tuple[Array, Array, tuple[float, float]]:
-        """Slopes of the metrics per replicate (S, M), the errors (M,) of jumps, and the two distances."""
-        found: list[tuple[float, Array]] = []
-        for distance in (size, -size, 0.0):
-            means = self.means(distance, points, *stream)
-            if means is not None:
-                found.append((distance, means))
-            if len(found) == 2:
-                (upper, above), (lower, below) = found
-                jumps = (above[:, 2] + below[:, 2]).mean(axis=0) / REPLICATES
-                slopes = (above[:, 0] - below[:, 0]) / (upper - lower)
-                return slopes, np.sqrt(jumps) / (upper - lower), (upper, lower)
-        raise ArithmeticError("no difference along the field has overlaps at both ends")
+    def stencils(self, step: float) -> tuple[Stencil, ...]:
+        """Differences of second order: a central one, and one to either side where the other one is no value."""
+        size = self.size(step)
+        one_sided = ((0.0, -1.5 / size), (size, 2 / size), (2 * size, -0.5 / size))
+        central = ((size, 0.5 / size), (-size, -0.5 / size))
+        return central, one_sided, tuple((-distance, -weight) for distance, weight in one_sided)
+
+    def difference(self, step: float, points: int, *stream: int) -> tuple[Array, Array, Stencil]:
+        """Slopes of the metrics per replicate (S, M), the errors (M,) of jumps, and the difference."""
+        for stencil in self.stencils(step):
+            found = [self.means(distance, points, *stream) for distance, _ in stencil]
+            means = [one for one in found if one is not None]
+            if len(means) == len(stencil):
+                slopes = sum((w * one[:, 0] for (_, w), one in zip(stencil, means, strict=True)), np.zeros(()))
+                parts = (w**2 * one[:, 2].mean(axis=0) for (_, w), one in zip(stencil, means, strict=True))
+                return slopes, np.sqrt(sum(parts, np.zeros(())) / REPLICATES), stencil
+        raise ArithmeticError("no difference along the field has overlaps at its ends")
 
 
 def metric_slopes(
@@ -104,12 +112,12 @@ def metric_slopes(
     """
     map_ = line.family.map_at(line.value)
     assert map_ is not None
-    slopes, jumps, ends = _fine_enough(line, max_nodes)
-    wide = line.difference(2 * line.size(SAMPLED_STEP), SINGLE_POINTS)[0].mean(axis=0)
-    near = line.difference(line.size(SAMPLED_STEP), SINGLE_POINTS)[0].mean(axis=0)
+    slopes, jumps, stencil = _fine_enough(line, max_nodes)
+    wide = line.difference(2 * SAMPLED_STEP, SINGLE_POINTS)[0].mean(axis=0)
+    near = line.difference(SAMPLED_STEP, SINGLE_POINTS)[0].mean(axis=0)
     own = np.vstack([rows_of(slopes), np.diag(jumps), wide - near])
     at_point = Response(response.jacobian, line.gradient(0.0), response.scales, response.order)
-    bend = (line.gradient(ends[0]) - line.gradient(ends[1])) / (ends[0] - ends[1])
+    bend = sum((weight * line.gradient(distance) for distance, weight in stencil), np.zeros(()))
     values = np.zeros((len(moved), slopes.shape[1]))
     values[: len(displaced)] = displaced @ bend.T
     rows = np.vstack([propagate(moved, values, at_point)[1], own])
@@ -119,16 +127,16 @@ def metric_slopes(
     return dict(zip(names, change.tolist(), strict=True)), dict(zip(names, errors.tolist(), strict=True))
 
 
-def _fine_enough(line: Line, max_nodes: int) -> tuple[Array, Array, tuple[float, float]]:
+def _fine_enough(line: Line, max_nodes: int) -> tuple[Array, Array, Stencil]:
     """Slopes by as many points as the error asked for needs, relative to the metrics' sizes by the field's."""
-    map_, step = line.family.map_at(line.value), line.size(SAMPLED_STEP)
+    map_ = line.family.map_at(line.value)
     sizes = line.means(0.0, SINGLE_POINTS)
     if map_ is None or sizes is None:
         raise ArithmeticError("the point lies outside the domain")
     size = np.maximum(sizes[:, 1].mean(axis=0), np.finfo(float).tiny) / line.size(1.0)
 
     def relative_error(points: int) -> float:
-        slopes, jumps, _ = line.difference(step, points, TRIAL)
+        slopes, jumps, _ = line.difference(SAMPLED_STEP, points, TRIAL)
         return float(np.fmax.reduce(np.sqrt((rows_of(slopes) ** 2).sum(axis=0) + jumps**2) / size))
 
-    return line.difference(step, points_enough(map_.system.refinement(max_nodes), relative_error))
+    return line.difference(SAMPLED_STEP, points_enough(map_.system.refinement(max_nodes), relative_error))

@@ -7,6 +7,7 @@ differences of one map along the tangent, at the same nodes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,9 +56,9 @@ class Sensitivity:
 
 @dataclass(frozen=True, eq=False)
 class _End:
-    """The map at one end of a difference along the tangent, at a distance of the field."""
+    """The map at one end of a difference along the tangent, and the end's weight."""
 
-    distance: float
+    weight: float
     map_: StateEvolution
     x: Array
 
@@ -68,6 +69,22 @@ class _End:
         if measured is None:
             raise ArithmeticError("an end of the difference lies outside the domain of the map")
         return np.concatenate([packed_images(measured, self.map_)[0], flatten(measured)[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class _Difference:
+    """A derivative along the tangent, by values at its ends."""
+
+    ends: tuple[_End, ...]
+
+    def of(self, values: Sequence[Array]) -> Array:
+        """The difference of values at the ends."""
+        return np.sum([end.weight * value for end, value in zip(self.ends, values, strict=True)], axis=0)
+
+    @property
+    def slope(self) -> Array:
+        """Of the image and of everything measured, (D + E,)."""
+        return self.of([end.joint for end in self.ends])
 
 
 @np.errstate(all="ignore")  # what overflows leaves the domain
@@ -125,15 +142,15 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
     response = response_at(map_, x, derivatives)  # those that the point has may be a neighbour's
     step = _STEP if family.rule.lines is None else _SMOOTH_STEP
     line = Line(family, x, np.zeros(len(x)), value, map_.scales(x))
-    ends = _ends(line, step)
+    difference = _difference(line, step)
     for _ in range(_TURNS):
-        slope = _slope(ends)
+        slope = difference.slope
         turned = propagate(slope[None, : len(x)] - line.tangent, slope[None, len(x) :], response)[0][0]
         line = replace(line, tangent=line.tangent + turned)
-        ends = _ends(line, step)
-    slope = _slope(ends)
+        difference = _difference(line, step)
+    slope = difference.slope
     left = slope[: len(x)] - line.tangent
-    wide = _slope(_ends(line, 2 * step)) - slope
+    wide = _difference(line, 2 * step).slope - slope
     # how much the differences do not know: what the tangent has left, and what a step twice as long changes
     own = np.stack([np.concatenate([left, 0 * slope[len(x) :]]), wide])
 
@@ -144,22 +161,21 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
         return variations(one, at, others, alike=rules.alike)
 
     # another rule has its fixed point elsewhere, where the derivatives along the tangent are others
-    here, (upper, lower) = varied(map_, x), [varied(end.map_, end.x) for end in ends]
-    bent, other = (response_at(end.map_, end.x, derivatives) for end in ends)
-    span = ends[0].distance - ends[1].distance
+    here, beside = varied(map_, x), [varied(end.map_, end.x) for end in difference.ends]
+    bent = [response_at(end.map_, end.x, derivatives) for end in difference.ends]
     moved = np.vstack([here.images, image - x])
     dx, _ = propagate(moved, np.zeros((len(moved), len(response.measured))), response)
     images, values = (
-        np.vstack([(a - b) / span, 0 * a[:1]]) + dx @ ((p - r) / span).T
-        for a, b, p, r in (
-            (upper.images, lower.images, bent.jacobian, other.jacobian),
-            (upper.values, lower.values, bent.measured, other.measured),
+        np.vstack([varying := difference.of(rows), 0 * varying[:1]]) + dx @ difference.of(slopes).T
+        for rows, slopes in (
+            ([one.images for one in beside], [one.jacobian for one in bent]),
+            ([one.values for one in beside], [one.measured for one in bent]),
         )
     )
     measured = map_.measure(x, pooled=True)
     assert measured is not None
     losses = [float(restore(row, measured)["training_loss"]) for row in own[:, len(x) :]]
-    energy = np.concatenate([(upper.energy - lower.energy) / span, [0.0], losses])
+    energy = np.concatenate([difference.of([one.energy for one in beside]), [0.0], losses])
     rows = Variations(np.vstack([images, own[:, : len(x)]]), np.vstack([values, own[:, len(x) :]]), energy)
     errors = standard_errors(map_, measured, response, rows)
     found = restore(propagate(left[None], slope[None, len(x) :], response)[1][0], measured)
@@ -176,18 +192,15 @@ def _map(family: Family, value: float) -> StateEvolution:
     return map_
 
 
-def _ends(line: Line, step: float) -> tuple[_End, _End]:
-    """Both ends of a difference along the tangent; one-sided where a side lies outside the domain."""
-    size = line.size(step)
-    found: list[_End] = []
-    for distance in (size, -size, 0.0):
-        map_, x = line.family.map_at(line.value + distance), line.x + distance * line.tangent
-        if map_ is not None and map_(x) is not None:
-            found.append(_End(distance, map_, x))
-        if len(found) == 2:
-            return found[0], found[1]
+def _difference(line: Line, step: float) -> _Difference:
+    """A difference along the tangent, whose ends lie inside the domain: one-sided at its edge."""
+    for stencil in line.stencils(step):
+        ends: list[_End] = []
+        for distance, weight in stencil:
+            map_, x = line.family.map_at(line.value + distance), line.x + distance * line.tangent
+            if map_ is None or map_(x) is None:
+                break
+            ends.append(_End(weight, map_, x))
+        if len(ends) == len(stencil):
+            return _Difference(tuple(ends))
     raise ArithmeticError("no difference along the field stays inside the domain")
-
-
-def _slope(ends: tuple[_End, _End]) -> Array:
-    return (ends[0].joint - ends[1].joint) / (ends[0].distance - ends[1].distance)

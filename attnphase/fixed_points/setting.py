@@ -27,7 +27,7 @@ def field_value(problem: Problem, name: str) -> float:
     ProblemError
         The problem has no such field, or it is no real number.
     """
-    whole, index = entry_of(name)
+    whole, steps = entry_of(name)
     section, _, key = whole.partition(".")
     if section == "integration":
         raise ProblemError(name, f"{name} says how the problem is solved: name a field of what is solved.")
@@ -36,7 +36,7 @@ def field_value(problem: Problem, name: str) -> float:
     value = getattr(getattr(problem, section, None), key, None)
     if value is None:  # an entry of a ready-made law
         value = get(problem.to_dict(), whole)
-    if index is not None and (value is not None or is_share(name)):
+    if steps and (value is not None or is_share(name)):
         value = value_of(problem, name)
     if value is None:
         problem.with_fields({whole: None})  # says so if there is no such field

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.errors import ProblemError
-from attnphase.problem.entries import changed, entry_of, is_share
+from attnphase.problem.entries import changed, entry_of, is_share, same_list
 from attnphase.problem.messages import unknown_key
 from attnphase.problem.positions import IN_ATOMS
 from attnphase.problem.schema import default, keys, notes_of, ready_made, root, sections
@@ -34,11 +34,11 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """
     _check_shares(changes)
     for name, value in changes.items():
-        whole, index = entry_of(name)
+        whole, steps = entry_of(name)
         section, key, inner = _split_name(whole)
         entries = data.setdefault(section, {})
-        if index is not None:
-            values = changed(name, _list_of(section, entries, inner or key), value)
+        if steps:
+            values = changed(name, _list_of(section, entries, key, inner), value)
             entries |= {key: {**entries.get(key, {}), inner: values}} if inner else {key: values}
             continue
         if not _same(entries.get(key), value) or inner:
@@ -65,18 +65,20 @@ def _check_shares(changes: Mapping[str, Any]) -> None:
     """Refuse two probabilities of one list, since each changes the other."""
     shares = [name for name in changes if is_share(name)]
     for name in shares:
-        if other := next((one for one in shares if one != name and entry_of(one)[0] == entry_of(name)[0]), None):
+        if other := next((one for one in shares if one != name and same_list(one, name)), None):
             raise ProblemError(
                 name,
                 f"{name} and {other} change each other, so that all sum to 1: change the whole {entry_of(name)[0]}.",
             )
 
 
-def _list_of(section: str, entries: Mapping[str, Any], key: str) -> Any:
-    """The list in which a name has an index; of a law's weights, which are left out where they are equal, too."""
-    if (section, key) == ("tokens", "weights"):
+def _list_of(section: str, entries: Mapping[str, Any], key: str, inner: str) -> Any:
+    """What a name has steps into; of a law's weights, which are left out where they are equal, too."""
+    table = entries.get(key) if inner else entries
+    given = table.get(inner or key) if isinstance(table, dict) else None
+    if given is None and (section, key, inner) == ("tokens", "law", "weights"):
         return sections()[section](**entries).law_weights
-    return entries.get(key)
+    return given
 
 
 def _same(kept: Any, value: Any) -> bool:

@@ -106,6 +106,8 @@ class LossKind(ABC):
         What ``loss.kind`` calls it.
     keys, needs : tuple of str
         The keys of the section that go with it, and those of them that have no default.
+    also : tuple of str
+        What others call it.
     has_attention : bool
         Whether scores, temperatures, masks, omega and mixing enter.
     has_grams : bool
@@ -129,6 +131,7 @@ class LossKind(ABC):
     name: ClassVar[str]
     keys: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
+    also: ClassVar[tuple[str, ...]] = ()
     has_attention: ClassVar[bool] = False
     has_grams: ClassVar[bool] = False
     has_labels: ClassVar[bool] = False
@@ -220,6 +223,7 @@ class Square(Scalar):
     """``"square"``: half the squared difference of the fields."""
 
     name = "square"
+    also = ("l2", "least_squares", "mean_squared_error", "mse", "quadratic", "squared_error")
     is_squared = True
 
 
@@ -227,6 +231,7 @@ class Logistic(Scalar):
     """``"logistic"``: of the label that is the sign of the teacher's field."""
 
     name = "logistic"
+    also = ("bce", "binary_cross_entropy", "cross_entropy", "log_loss")
     has_labels = True
 
 
@@ -234,6 +239,7 @@ class Hinge(Scalar):
     """``"hinge"``: of this label."""
 
     name = "hinge"
+    also = ("svm",)
     has_labels = True
 
     @property

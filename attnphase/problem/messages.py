@@ -6,14 +6,24 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.problem.schema import Notes, as_lists, described_by, is_nested_table, keys, register, sections
+from attnphase.problem.schema import (
+    Kind,
+    Notes,
+    as_lists,
+    described_by,
+    is_nested_table,
+    keys,
+    notes_of,
+    register,
+    sections,
+)
 from attnphase.problem.values import TooLongError, plain
 
 __all__ = ["listed", "shown", "toml_table", "unknown_key"]
@@ -68,16 +78,38 @@ def unknown_key(owner: type, place: str, key: str) -> ProblemError:
         nearest = difflib.get_close_matches(key, siblings, 1)
         instead = f'did you mean "{nearest[0]}"?' if nearest else f"it may have {listed(siblings)}."
         return ProblemError(field, f'unknown key "{name}": {instead}')
-    prefix = f"{place}." if place else ""
-    nearest = [prefix + close for close in difflib.get_close_matches(key, siblings, 1)]
+    prefix, last = f"{place}." if place else "", key.rpartition(".")[2]
+    nearest = [meant for meant in [_meant(place, owner, last)] if meant]
+    nearest += [f'"{prefix}{close}"' for close in difflib.get_close_matches(key, siblings, 1)]
     if not nearest:  # perhaps the right key in the wrong section
-        last = key.rpartition(".")[2]
-        homes = {item: f"{home}.{item}" for home, section in sections().items() for item in keys(section)}
-        nearest = [homes[close] for close in difflib.get_close_matches(last, homes, 1)]
+        nearest = [meant for home, section in sections().items() if (meant := _meant(home, section, last))]
+        homes = {item: f'"{home}.{item}"' for home, section in sections().items() for item in keys(section)}
+        nearest += [homes[close] for close in difflib.get_close_matches(last, homes, 1)]
     if nearest:
-        return ProblemError(field, f'unknown key "{name}": did you mean "{nearest[0]}"?')
+        return ProblemError(field, f'unknown key "{name}": did you mean {nearest[0]}?')
     where = f'"{place}" has the keys' if place else "a problem has the sections"
     return ProblemError(field, f'unknown key "{name}": {where} {", ".join(siblings)}.')
+
+
+def _meant(place: str, owner: type, word: str) -> str | None:
+    """The key of a table, or its kind, that others call by a word, or that has the word's name as a kind."""
+    notes = notes_of(owner)
+    keys_meant = (f'"{place}.{key}"' for key, names in notes.also.items() if _bare(word) in map(_bare, names))
+    kinds_meant = (
+        f"{place}.{key} = {shown(found)}" for key, kinds in notes.kinds.items() if (found := _kind_meant(word, kinds))
+    )
+    return next(keys_meant, next(kinds_meant, None))
+
+
+def _kind_meant(word: str, kinds: Mapping[str, Kind]) -> str | None:
+    """The kind that has a word for its name, or is called so by others."""
+    called = {_bare(name): kind.name for kind in kinds.values() for name in (kind.name, *getattr(kind, "also", ()))}
+    return called.get(_bare(word))
+
+
+def _bare(word: str) -> str:
+    """A word without capitals and what stands between its parts."""
+    return re.sub(r"[\W_]", "", word).lower()
 
 
 def shown(value: Any) -> str:
@@ -113,7 +145,11 @@ def _as_problem_error(section: str, cls: type, error: ValidationError) -> Proble
         return ProblemError(field, f"{name} is missing: give {description}.")
     subject = f"its entry {entry}" if entry else "it"
     tail = f"{cause}" if isinstance(cause, TooLongError) else f"is {shown(first['input'])}"
-    return ProblemError(field, f"{name} must be {description}, but {subject} {tail}.")
+    kinds, given = notes_of(owner).kinds.get(str(location[-1]), {}), first["input"]
+    nearest = kinds and isinstance(given, str) and _kind_meant(given, kinds)
+    nearest = nearest or next(iter(difflib.get_close_matches(str(given), kinds, 1)), None)
+    hint = f": did you mean {shown(nearest)}?" if nearest else "."
+    return ProblemError(field, f"{name} must be {description}, but {subject} {tail}{hint}")
 
 
 def _follow(cls: type, section: str, steps: list[int | str]) -> tuple[type, list[int | str], str | None]:

@@ -27,6 +27,7 @@ from attnphase.problem.field_formulas import (
 )
 from attnphase.problem.loss import Loss
 from attnphase.problem.losses import Sizes
+from attnphase.problem.messages import listed
 from attnphase.problem.metrics import Metrics
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.sections import Sections
@@ -236,13 +237,14 @@ def check_loss(
     noise: float = 0.0,
     clusters: Sequence[Sequence[int]] = (),
     parameters: Mapping[str, float] = MappingProxyType({}),
+    *,
     trained: Sequence[str] = (),
 ) -> set[str]:
     """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
 
     With ``noise`` on the labels it must say where that enters.  It may take the numbers of the tokens' ``clusters``, of
-    which these configurations occur, and has ``parameters`` of its own, of which training determines some: in these,
-    and in the student's fields, it must not jump.
+    which these configurations occur, and has ``parameters`` of its own, of which training determines ``trained`` ones:
+    in these, and in the student's fields, it must not jump. Those that are no entries of Q begin at their values.
 
     Returns
     -------
@@ -267,7 +269,10 @@ def check_loss(
     check_clusters(field, expression, clusters)
     taken = {name for name in parameters if loss.has(model.parameter_symbol(name))}
     _refuse_jumps(field, loss, parameters, trained)
-    loss = loss.xreplace({model.parameter_symbol(name): sympy.Float(value) for name, value in parameters.items()})
+    begun = [name for name in trained if not scalar.NORM.fullmatch(name)]
+    values = {model.parameter_symbol(name): sympy.Float(value) for name, value in parameters.items()}
+    starts = {model.parameter_symbol(name): values.pop(model.parameter_symbol(name)) for name in begun}
+    loss = loss.xreplace(values)
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
     own = {symbol for row in h for symbol in row}
@@ -286,6 +291,8 @@ def check_loss(
             " take sign of the teacher's fields alone, and abs, max, min or relu of the student's.",
         )
     present = [symbol for row in drawn for symbol in row if loss.has(symbol)]
+    _check_starts(loss, {name: parameters[name] for name in begun}, [symbol for row in h for symbol in row])
+    loss = loss.xreplace(starts)
     if noise and not present:
         names = "noise" if length == 1 else "noise0_0, noise0_1, ..."
         raise ProblemError(
@@ -315,6 +322,32 @@ def _refuse_jumps(field: str, loss: Any, parameters: Iterable[str], trained: Ite
                 f"{field} takes {shown[0].lower()}{shown[1:]}, which jumps in {name}, and training needs a slope there:"
                 " take abs, max, min or relu of it.",
             )
+
+
+def _check_starts(loss: Any, starts: Mapping[str, float], fields: Sequence[Any]) -> None:
+    """Refuse trained parameters that begin where the loss loses a field of the student.
+
+    With weights of zero the slopes in the weights and in the parameters vanish there: the point is stationary by
+    symmetry, although it need not be a minimum.
+
+    Raises
+    ------
+    ProblemError
+        Naming the first of them.
+    """
+
+    def without(names: Iterable[str]) -> Any:
+        return loss.xreplace({model.parameter_symbol(name): sympy.Float(starts[name]) for name in names})
+
+    lost = next((x for x in fields if loss.has(x) and not without(starts).has(x)), None)
+    if lost is None:
+        return
+    alone = [name for name in starts if without({*starts} - {name}).has(lost)]
+    named = [f"loss.parameters.{name}" for name in alone or starts if loss.has(model.parameter_symbol(name))]
+    values = listed([f"{name} = {starts[name.rpartition('.')[2]]:g}" for name in named])
+    what = "training, which begins there, cannot tell how to leave it: begin at another value"
+    leave, field = "leaves" if len(named) == 1 else "leave", "h" if len(fields) == 1 else lost
+    raise ProblemError(named[0], f"{values} {leave} loss.expression without {field}, and {what}.")
 
 
 def _check_used(loss: Loss, used: Set[str]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from os import PathLike
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import tomli_w
 from pydantic import model_validator
@@ -29,6 +29,7 @@ from attnphase.problem.attention import PAPER_MIXING, Teacher
 from attnphase.problem.canonical import canonical_toml
 from attnphase.problem.changes import change
 from attnphase.problem.consistency import check_rule, check_sections
+from attnphase.problem.entries import entry_of
 from attnphase.problem.loss import Loss
 from attnphase.problem.messages import shown, toml_table, unknown_key
 from attnphase.problem.own_functions import check_own_functions, sections_of_formulas
@@ -79,6 +80,8 @@ class Problem(Sections):
     >>> Problem(tokens={"length": 3}, regularizer={"strength": 0.1}).teacher.mixing[0]
     (0.3333333333333333, 0.3333333333333333, 0.3333333333333333)
     """
+
+    MADE_BY: ClassVar[str] = "load_problem reads one from a file, Problem.from_dict makes one of a mapping"
 
     # fields that nobody gave, so that they follow the length in `with_fields`
     _filled_in: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False, hash=False)
@@ -150,7 +153,7 @@ class Problem(Sections):
         *,
         sigma: float = 0.5,
         strength: float = 0.01,
-        mixing: tuple[tuple[float, ...], ...] = PAPER_MIXING,
+        mixing: tuple[tuple[float, ...], ...] | None = None,
     ) -> Self:
         """Return the paper's problem, at the parameters it varies.
 
@@ -162,9 +165,9 @@ class Problem(Sections):
             Standard deviation of the tokens' entries.
         strength : float
             Ridge strength λ.
-        mixing : sequence of sequence of float
-            Shape (2, 2): positional part A; the paper's second example, equation (144), has
-            ((.3, .7), (.8, .2)).
+        mixing : sequence of sequence of float, optional
+            Shape (2, 2): positional part A, ((.6, .4), (.4, .6)) if left out; the paper's second example, equation
+            (144), has ((.3, .7), (.8, .2)).
 
         Returns
         -------
@@ -297,7 +300,7 @@ class Problem(Sections):
             arguments.mapping("values", values, "a mapping from fields of the problem to new values")
         changes = {**(values or {}), **named}
         data = self.to_dict()
-        for name in self._filled_in:
+        for name in self._filled_in - {entry_of(name)[0] for name in changes if isinstance(name, str)}:
             section, _, key = name.partition(".")
             data[section].pop(key, None)
         change(data, changes)

@@ -32,7 +32,13 @@ _Strength = Annotated[float, Strict(), Field(ge=2.0**-27, le=2.0**27, allow_inf_
 
 
 # the ridge of one kind means something else for another
-@toml_table("regularizer", quiet=("ridge",), kinds={"kind": REGULARIZERS}, displaces={"kind": ("ridge",)})
+@toml_table(
+    "regularizer",
+    quiet=("ridge",),
+    kinds={"kind": REGULARIZERS},
+    displaces={"kind": ("ridge",)},
+    also={"strength": ("lambda", "lam", "weight_decay")},
+)
 @dataclass(frozen=True, config=CONFIG)
 class Regularizer:
     """The penalty on the weights, a sum over the rows w_i of W; (λ/2)‖W‖²_F for the ridge.

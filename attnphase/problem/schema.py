@@ -33,6 +33,8 @@ class Kind(Protocol):
         What the TOML calls it.
     keys, needs : tuple of str
         The keys of its table that go with it, and those of them that have no default.
+
+    It may have ``also``, a tuple of what others call it, for suggestions.
     """
 
     name: ClassVar[str]
@@ -57,6 +59,8 @@ class Notes:
         For a key: others of which it needs one. It goes with the last.
     named : tuple of str
         Keys whose values are tables with names of the user's own.
+    also : mapping
+        For a key: what others call it, for suggestions.
     own_keys : bool
         Whether the keys are names of the user's own; the table is then a mapping.
     """
@@ -66,6 +70,7 @@ class Notes:
     displaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     named: tuple[str, ...] = ()
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_keys: bool = False
 
     def idle(self, key: str, name: Any) -> set[str]:

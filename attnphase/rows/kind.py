@@ -44,6 +44,8 @@ class RegularizerKind(ABC):
         What ``regularizer.kind`` calls it.
     keys, needs : tuple of str
         The keys of the section that go with it, and those of them that have no default.
+    also : tuple of str
+        What others call it.
     symbols : mapping
         What equations call the numbers among its keys.
     own : str
@@ -68,6 +70,7 @@ class RegularizerKind(ABC):
     name: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]
     needs: ClassVar[tuple[str, ...]] = ()
+    also: ClassVar[tuple[str, ...]] = ()
     symbols: ClassVar[Mapping[str, str]] = {"strength": "s", "ridge": r"\lambda"}
     own: ClassVar[str] = ""
     introduced: ClassVar[str] = ""

@@ -21,6 +21,7 @@ class Ridge(RegularizerKind):
 
     name = "ridge"
     keys = ("strength",)
+    also = ("l2", "tikhonov", "weight_decay")
     symbols: ClassVar = {"strength": r"\lambda"}
     quadratic = True
     rotates = True
@@ -42,6 +43,7 @@ class Lasso(RegularizerKind):
 
     name = "lasso"
     keys = ("strength",)
+    also = ("l1",)
     penalty = r"s \lVert w \rVert_1"
     minimizer = _SOFT_THRESHOLD
     instead_of_ridge = 'regularizer.kind = "elastic-net"'
@@ -57,6 +59,7 @@ class ElasticNet(Lasso):
 
     name = "elastic-net"
     keys = ("strength", "ridge")
+    also = ("l1_l2",)
     example: ClassVar = {"strength": 0.002, "ridge": 0.01}
 
 

@@ -98,7 +98,7 @@ def best_predictor(
     >>> round(best_predictor(Problem(), "2*k[0, 0] + 3*k[1, 0]*k[0, 0]", "linear").error, 2)
     0.56
     """
-    arguments.instance("problem", problem, Problem, "read it by load_problem")
+    arguments.instance("problem", problem, Problem)
     if not callable(label):
         arguments.text("label", label, "a formula of k, noise and c, or a function of these")
     arguments.word("kind", kind, _KINDS)

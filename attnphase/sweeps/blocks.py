@@ -5,6 +5,7 @@ The folder of a run is all that they share. It has
     plan.json           what is swept, and into how many blocks
     line-KEY.nc         a finished line, under a hash of all that decides about it
     block-K.lock        while a process solves block K
+    door                while a process begins or ends; see `attnphase.sweeps.locks`
 
 Which lines a block has follows from the plan alone. A line is in one block, and a block is solved by one process at a
 time: a second one waits, and then finds the lines finished. A killed process leaves its finished lines, and no lock.
@@ -43,8 +44,9 @@ from attnphase.sweeps.grid import (
     solved_lines,
 )
 from attnphase.sweeps.line import Line
+from attnphase.sweeps.locks import at_the_door, writing
 from attnphase.sweeps.places import MOST_SHARES, PLANNING, check_plan, plan_file
-from attnphase.sweeps.shares import share_for_us, shares_of, writing
+from attnphase.sweeps.shares import share_for_us, shares_of
 from attnphase.sweeps.store import BLOCKS, Store
 
 __all__ = ["Plan", "merge_blocks", "plan_sweep", "run_block"]
@@ -195,13 +197,14 @@ def plan_sweep(
     plan = Plan.of(problem, axes_of(alpha, omega, branches, fields), settings, number)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
+    with at_the_door(path):
         another = plan_file(path).exists() and plan_file(path).read_bytes() != plan.text.encode()
-    if another and not force:
-        raise DatasetError(
-            f"{plan_file(path)}: another plan is there; use --force (force=True) to replace it, which keeps all"
-            " finished lines, or choose another folder."
-        )
-    write_file(plan_file(path), plan.text.encode())
+        if another and not force:
+            raise DatasetError(
+                f"{plan_file(path)}: another plan is there; use --force (force=True) to replace it, which keeps all"
+                " finished lines, or choose another folder."
+            )
+        write_file(plan_file(path), plan.text.encode())
     return plan
 
 

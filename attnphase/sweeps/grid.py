@@ -3,7 +3,8 @@
 A task is a *line*: one problem, one branch, all values of alpha, solved by continuation.  Lines run in processes of
 their own; each finished one is written at once to ``<output>.parts/``, under a hash of everything it depends on.
 Beside the lines lies a description of each sweep that they were made for, so that another one can say what differs.  A
-line is removed when the finished file holds it, or when the user discards it, and never else.
+line is removed when the finished file holds it, or when the user discards it, and never else; while it is removed, no
+other process works in the folder (`attnphase.sweeps.locks`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.sweeps.cluster import cluster_at
 from attnphase.sweeps.description import Description
 from attnphase.sweeps.line import Line
+from attnphase.sweeps.locks import at_the_door
 from attnphase.sweeps.places import check_scheduler, check_shard
 from attnphase.sweeps.pool import GUARD, Work
 from attnphase.sweeps.refinement import check_refinable, line_of_parts, solved_at_boundaries
@@ -245,13 +247,13 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
     description = Description.of(problem, swept, lines, refine)
     if path is not None and options.shard is not None:
         return _share(problem, lines, swept, description, options, check_dataset(path), *options.shard)
-    if path is not None and options.resume and not force and path.is_file():
-        return finished_result(path, description)
-    opened = nullcontext(Store(None))
-    if path is not None:
-        opened = open_store(check_dataset(path, force), description, lines, options.resume, force)
+    if path is not None and (finished := _finished(path, description, options)) is not None:
+        return finished
+    opened = nullcontext(Store(None)) if path is None else open_store(path, description, lines, options.resume, force)
     # a scheduler that nobody reaches is known before finished lines are discarded
     with _hands(options) as solve, opened as store:
+        if path is not None and (finished := _finished(path, description, options)) is not None:
+            return finished  # by another process, before this one had the folder
         if refine:
             lines, solved = solved_at_boundaries(
                 lines, swept, lambda some, what: solved_lines(some, store, solve, options.progress, what)
@@ -263,6 +265,14 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
             save_dataset(ds, path, force)
             store.clear(lines, description)
     return ds
+
+
+def _finished(path: Path, description: Description, options: _Options) -> xr.Dataset | None:
+    """The result that is taken up although it is done; None where the output can be written."""
+    if options.resume and not options.force and path.is_file():
+        return finished_result(path, description)
+    check_dataset(path, options.force)
+    return None
 
 
 def _share(
@@ -279,7 +289,9 @@ def _share(
     numbers, name = shares_of(lines, shares, "shard")[number - 1], f"share-{number}-of-{shares}"
     mine = [lines[i] for i in numbers]
     with _hands(options) as solve, share_for_us(parts_folder(path), name, mine, SHARED) as store:
-        store.claim(description, lines, options.resume == "fitting")
+        check_dataset(path)  # which another process may have written before this one had the folder
+        with at_the_door(parts_folder(path)):
+            store.claim(description, lines, options.resume == "fitting")
         found = dict(zip(numbers, solved_lines(mine, store, solve, options.progress), strict=True))
     rest = line_of_parts([], len(swept["alpha"]), found[numbers[0]])
     return from_lines([found.get(i, rest) for i in range(len(lines))], swept, problem=problem)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import filelock
-
-from attnphase.errors import DatasetError, ProblemError
-from attnphase.files.reading import reason
+from attnphase.errors import ProblemError
 from attnphase.sweeps.cost import balanced, seconds_of
 from attnphase.sweeps.line import Line
+from attnphase.sweeps.locks import locked
 from attnphase.sweeps.store import Hints, Store
 
-__all__ = ["share_for_us", "shares_of", "writing"]
-
-_WAIT = 0.5  # seconds between two looks at a lock that another process holds
+__all__ = ["share_for_us", "shares_of"]
 
 
 def shares_of(lines: Sequence[Line], count: int, name: str) -> tuple[tuple[int, ...], ...]:
@@ -38,29 +32,6 @@ def shares_of(lines: Sequence[Line], count: int, name: str) -> tuple[tuple[int, 
 @contextmanager
 def share_for_us(folder: Path, name: str, lines: Sequence[Line], hints: Hints) -> Iterator[Store]:
     """The finished lines of a folder while a share of them is this process's alone; waits while another one has it."""
-    lock = filelock.FileLock(folder / f"{name}.lock")
-    with writing(folder):
-        folder.mkdir(exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            what = name.replace("-", " ")
-            print(f"attnphase: another process solves {what} of {folder}; waiting for it.", file=sys.stderr)
-            lock.acquire(poll_interval=_WAIT)
-    try:
-        store = Store(folder, hints)
-        store.tidy_after(lines)
+    store = Store(folder, hints)
+    with locked(folder, f"{name}.lock", lambda alone: store.tidy(lines) if alone else None):
         yield store
-    finally:
-        if os.name == "posix":  # while it is held: who takes it next makes a file of its own
-            Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say of a folder what the operating system refuses, and why."""
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(f"{folder}: the folder cannot be written to: {reason(error)}.") from None

@@ -6,11 +6,10 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
 import numpy as np
 import xarray as xr
 
@@ -19,6 +18,7 @@ from attnphase.errors import DatasetError
 from attnphase.files.writing import write_file
 from attnphase.sweeps.description import Description, listed
 from attnphase.sweeps.line import Line
+from attnphase.sweeps.locks import WHOLE, locked
 
 __all__ = ["BLOCKS", "RESUMED", "SHARED", "Hints", "Store", "finished_result", "marked", "open_store", "parts_folder"]
 
@@ -197,26 +197,29 @@ class Store:
         print(f"attnphase: warning: {which} from {self.folder}.", file=sys.stderr)
 
     def claim(self, description: Description, lines: Sequence[Line], fitting: bool) -> None:
-        """Note what this sweep is, unless the finished lines belong to others.
+        """Note what this sweep is, unless the folder belongs to others: by finished lines, or by shares at work.
 
         Raises
         ------
         DatasetError
-            They do, and `fitting` is false.
+            It does, and `fitting` is false.
         """
         assert self.folder is not None
         own = self.folder / description.name
         if Description.read(own) is not None:
             return
-        if self.lines and not fitting:
+        if not fitting:
             known = [found for path in self._files("sweep-*.json") if (found := Description.read(path)) is not None]
             nearest = min((description.differences(other) for other in known), key=len, default=None)
-            if nearest != []:
+            if nearest or (nearest is None and self.lines):
                 raise DatasetError(self._refusal(nearest, lines))
         write_file(_no_link(own), description.text.encode())
 
     def _refusal(self, differences: Sequence[str] | None, lines: Sequence[Line]) -> str:
         names = {path.name for path in self.lines}
+        if differences and not names:  # `tidy` leaves the description of shares at work alone
+            what = f"shares of another sweep are solved there: {listed(differences)}"
+            return f"{self.folder}: {what}; wait for them, or choose another output."
         fitting = sum(self.path(line).name in names for line in lines)
         what = f"{self.folder}: the finished lines there do not say which sweep they belong to"
         if differences is not None:
@@ -227,18 +230,20 @@ class Store:
             " --force (force=True) without --resume to discard them, or another output."
         )
 
-    def tidy(self) -> None:
-        """Remove what belongs to no finished line, after killed processes too."""
-        self._remove(".line-*.part", ".sweep-*.part")
-        if not self.lines:
-            self._remove("sweep-*.json")
+    def tidy(self, lines: Iterable[Line] | None = None) -> None:
+        """Remove what belongs to no finished line and killed processes left; nobody else may work in the folder.
 
-    def tidy_after(self, lines: Iterable[Line]) -> None:
-        """Remove what killed processes left half written of these lines, which nobody else writes."""
-        names = tuple(f".{self.path(line).name}." for line in lines)
-        for path in self._files(".line-*.part"):
+        Parameters
+        ----------
+        lines : iterable of Line, optional
+            Those whose half-written files are removed; by default all.
+        """
+        names = (".line-", ".sweep-") if lines is None else tuple(f".{self.path(line).name}." for line in lines)
+        for path in self._files(".*.part"):
             if path.name.startswith(names):
                 path.unlink(missing_ok=True)
+        if not self.lines:
+            self._remove("sweep-*.json")
 
     def _remove(self, *patterns: str) -> None:
         for path in self._files(*patterns):
@@ -269,16 +274,7 @@ def open_store(
     """The folder of finished lines, for this process alone; removed if it is empty in the end."""
     folder = parts_folder(output)
     store = Store(folder)
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise DatasetError(f"{folder}: the folder cannot be created: {error.strerror or error}.") from None
-    lock = filelock.FileLock(folder / "lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise DatasetError(f"{output}: another sweep writes to this file; wait for it, or choose another.") from None
-    try:
+    with locked(folder, WHOLE, lambda _: store.tidy()):
         if store.lines and not resume:
             if not force:
                 raise DatasetError(
@@ -288,14 +284,3 @@ def open_store(
             store.discard()
         store.claim(description, lines, resume == "fitting")
         yield store
-    finally:
-        store.tidy()
-        empty = folder.is_dir() and all(path.name == "lock" for path in folder.iterdir())
-        if empty and os.name == "posix":  # while it is held: who waits for it would have a lock that nobody sees
-            (folder / "lock").unlink(missing_ok=True)
-        lock.release()
-        if empty:
-            with suppress(OSError):  # another sweep has begun here
-                if os.name != "posix":
-                    (folder / "lock").unlink(missing_ok=True)
-                folder.rmdir()

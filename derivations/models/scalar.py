@@ -21,6 +21,7 @@ from derivations.models.kinks import has_kink
 from derivations.models.model import Definition, label_fields, numbered, parameter_symbol, teacher_fields
 
 __all__ = [
+    "NORM",
     "SCALAR_LOSSES",
     "LabelPlanes",
     "Roughness",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 _CLUSTER = re.compile(r"c\d*")  # a name of the number of a token's cluster
-_NORM = re.compile(r"Q|Q\d+_\d+")  # of an entry of W^T W / d
+NORM = re.compile(r"Q|Q\d+_\d+")  # of an entry of W^T W / d
 _PARALLEL = 1e-12  # by what normals of parallel planes may differ
 
 
@@ -278,7 +279,7 @@ def takes_norms(text: str, parameters: Sequence[str] = ()) -> bool:
     Not if it cannot be read.
     """
     try:
-        return any(_NORM.fullmatch(name) and name not in parameters for name in names_in(text))
+        return any(NORM.fullmatch(name) and name not in parameters for name in names_in(text))
     except FormulaError:
         return False
 

@@ -21,8 +21,10 @@ ALWAYS = 600.0
 """Seconds after which whatever runs is killed, so that a test fails and does not hang."""
 
 
-def ended(how: signal.Signals, place: str, calls: int, command: Sequence[str]) -> tuple[int, str]:
-    """Exit code and standard error of a command that gets a signal where it stands still."""
+def ended(
+    how: signal.Signals, place: str, calls: int, command: Sequence[str], meanwhile: Callable[[], None] | None = None
+) -> tuple[int, str]:
+    """Exit code and standard error of a command that gets a signal where it stands still, after `meanwhile`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
         [sys.executable, "-m", "stop_at", place, str(calls), *command],
@@ -38,6 +40,8 @@ def ended(how: signal.Signals, place: str, calls: int, command: Sequence[str]) -
             assert process.stdout is not None
             reached = process.stdout.readline()
             if reached:
+                if meanwhile is not None:
+                    meanwhile()
                 process.send_signal(how)
             errors = process.communicate()[1]
         finally:
