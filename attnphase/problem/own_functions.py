@@ -81,7 +81,7 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         check_law(problem, clusters)
     if loss.text is not None:
         sizes = length, problem.columns, problem.teacher_columns
-        taken = check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers, loss.fitted)
+        taken = check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers, trained=loss.fitted)
         for name, penalty in (loss.trained or {}).items():
             _check_trained(name, penalty, taken)
         _check_used(loss, used | taken)
