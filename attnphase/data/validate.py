@@ -124,7 +124,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     for name in map(str, ds.coords):
         if "field" in ds[name].attrs and not _is_field(ds[name].attrs["field"]):
             raise DatasetError(f'attribute "field" of variable "{name}" must be a field, such as "tokens.sigma".')
-    last = SCHEMAS[kind][-1]
+    last = next(one for one in reversed(SCHEMAS[kind]) if not one.optional)
     if last.name not in ds:
         raise DatasetError(f'variable "{last.name}" is missing.')
     leading = tuple(map(str, ds[last.name].dims[: ds[last.name].ndim - len(last.dims)]))

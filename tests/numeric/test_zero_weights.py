@@ -262,3 +262,25 @@ def test_thresholds_beside_zero_weights() -> None:
 
 def test_a_ridge_has_no_thresholds_beside_zero_weights() -> None:
     assert not {"zero_semantic", "zero_positional"} & {*thresholds_of(PAPER, (1.2, 1.3), None, QUICK)}
+
+
+def test_parameters_are_trained_beside_zero_weights() -> None:
+    """At h = 0 the loss ``(b - k^2)^2/4`` has its minimum at the variance rho, and its mean there is ``rho^2/2``."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 0.83},
+            "positions": {"kind": "none"},
+            "loss": {
+                "kind": "expression",
+                "expression": "(h**2 + b - k**2)**2/4 + h**2/2",
+                "parameters": {"b": 0.1},
+                "trained": {"b": "0"},
+            },
+            "regularizer": {"kind": "lasso", "strength": 1.5},
+        }
+    )
+    point, rho = solve_point(problem, 2.2, "semantic", settings=QUICK), 0.83**2
+    assert point.zero_weights
+    assert not point.values["density"]
+    for name, expected in (("trained", rho), ("training_loss", 2.2 * rho**2 / 2)):
+        assert abs(np.squeeze(point.values[name]) - expected) < 4 * np.squeeze(point.errors[name]) < 0.01
