@@ -79,10 +79,11 @@ def unknown_key(owner: type, place: str, key: str) -> ProblemError:
         instead = f'did you mean "{nearest[0]}"?' if nearest else f"it may have {listed(siblings)}."
         return ProblemError(field, f'unknown key "{name}": {instead}')
     prefix, last = f"{place}." if place else "", key.rpartition(".")[2]
-    nearest = [meant for meant in [_meant(place, owner, last)] if meant]
+    elsewhere = [meant for home, section in sections().items() if (meant := _meant(home, section, last))]
+    nearest = [meant for meant in [_meant(place, owner, last) if place else next(iter(elsewhere), None)] if meant]
     nearest += [f'"{prefix}{close}"' for close in difflib.get_close_matches(key, siblings, 1)]
     if not nearest:  # perhaps the right key in the wrong section
-        nearest = [meant for home, section in sections().items() if (meant := _meant(home, section, last))]
+        nearest = elsewhere
         homes = {item: f'"{home}.{item}"' for home, section in sections().items() for item in keys(section)}
         nearest += [homes[close] for close in difflib.get_close_matches(last, homes, 1)]
     if nearest:
@@ -146,9 +147,8 @@ def _as_problem_error(section: str, cls: type, error: ValidationError) -> Proble
     subject = f"its entry {entry}" if entry else "it"
     tail = f"{cause}" if isinstance(cause, TooLongError) else f"is {shown(first['input'])}"
     kinds, given = notes_of(owner).kinds.get(str(location[-1]), {}), first["input"]
-    nearest = kinds and isinstance(given, str) and _kind_meant(given, kinds)
-    nearest = nearest or next(iter(difflib.get_close_matches(str(given), kinds, 1)), None)
-    hint = f": did you mean {shown(nearest)}?" if nearest else "."
+    meant = _kind_meant(given, kinds) if isinstance(given, str) else None
+    hint = f": did you mean {shown(meant)}?" if meant else "."
     return ProblemError(field, f"{name} must be {description}, but {subject} {tail}{hint}")
 
 
