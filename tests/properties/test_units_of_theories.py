@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from terms import of_terms
 
 import attnphase as ap
+from attnphase.arrays import Array
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
+from attnphase.theories.one_rsb.run import _first_tilt
+from attnphase.theories.one_rsb.solving import apart_by
 from attnphase.theories.sgd_flow import planes
 
 CLUSTERS = [[0.42, 0.5], [0.61, -0.8]]  # deviations and means
@@ -22,11 +28,11 @@ OF_FIELDS = [(2.0**-16, 2.0**-8), (2.0**12, 2.0**6)]
 UNITS = [(2.0**-21, 2.0**-9), (2.0**14, 2.0**6)]
 FEW = SolverSettings(threads=1, max_nodes=2**9)
 
-SMOOTH = "energy*((h - k - noise - unit*sign(k - 0.4*unit)/2)**2/(2*unit**2) + 0.7)"
-KINKED = "energy*(abs(h - k - noise - 0.2*unit)/unit + (h - unit*sign(k - 0.4*unit)/2)**2/(2*unit**2) + 0.7)"
+SMOOTH = "energy*((h - k - noise - unit*sign(k - 0.4*unit)/2)**2/(2*unit**2) + shift)"
+KINKED = "energy*(abs(h - k - noise - 0.2*unit)/unit + (h - unit*sign(k - 0.4*unit)/2)**2/(2*unit**2) + shift)"
 
 
-def of_clusters(expression: str, a: float = 1.0, c: float = 1.0, **integration: Any) -> Problem:
+def of_clusters(expression: str, a: float = 1.0, c: float = 1.0, shift: float = 0.7) -> Problem:
     """Two clusters, labels that jump, with noise, and a constant in the loss; a and c are the units."""
     return Problem.from_dict(
         {
@@ -38,8 +44,12 @@ def of_clusters(expression: str, a: float = 1.0, c: float = 1.0, **integration: 
             "positions": {"kind": "none"},
             "teacher": {"noise": 0.15 * c**2},
             "regularizer": {"strength": 0.13 * a},
-            "loss": {"kind": "expression", "expression": expression, "parameters": {"energy": a, "unit": c}},
-            "integration": {"rule": "sobol", "nodes": 64, **integration},
+            "loss": {
+                "kind": "expression",
+                "expression": expression,
+                "parameters": {"energy": a, "unit": c, "shift": shift},
+            },
+            "integration": {"rule": "sobol", "nodes": 64},
         }
     )
 
@@ -133,6 +143,7 @@ def test_basins_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("optimizer", ["lbfgs", "fista", "gamp"])
 def test_training_on_clusters_and_jumping_labels(optimizer: str) -> None:
     """To the tolerance; the local minima of GAMP have the unit of the fields' squares."""
+    pytest.importorskip("torch", reason="experiments need PyTorch")
     units = UNITS if optimizer != "gamp" else OF_FIELDS
 
     def trained(a: float, c: float) -> xr.Dataset:
@@ -146,6 +157,8 @@ def test_training_on_clusters_and_jumping_labels(optimizer: str) -> None:
 
 
 def test_gradient_descent_whose_rate_is_a_time() -> None:
+    pytest.importorskip("torch", reason="experiments need PyTorch")
+
     def trained(a: float, c: float) -> xr.Dataset:
         settings = {"learning_rate": 0.1 / a, "steps": 300, "tolerance": 1e-3}
         return ap.simulate(of_clusters(SMOOTH, a, c), 2.0, "uninformed", [40], 2, "gd", test_samples=0, **settings)
@@ -166,6 +179,36 @@ def test_one_step_replica_symmetry_breaking() -> None:
     expected = solved(1.0, 1.0)
     for a, c in OF_FIELDS:
         same(solved(a, c), expected, a, c)
+
+
+def test_no_constant_in_the_loss_moves_the_first_tilt() -> None:
+    """Weights ``exp(-y M)`` do not know it, so that the search for the maximum of F begins at the same y."""
+
+    def first(shift: float) -> float:
+        system = System.of(of_clusters(KINKED, shift=shift), threads=1)
+        begun = apart_by(initial_overlaps(system.problem, "semantic"), system.spectrum.rho, 0.5)
+        return _first_tilt(system, 1.3, begun)
+
+    assert first(40.0) == pytest.approx(first(0.0), rel=1e-9)
+
+
+def test_trained_parameters_of_small_losses() -> None:
+    """A bias far from its minimum, in a logistic loss 2^-40 times as large: every bit is the same."""
+    pytest.importorskip("torch", reason="experiments need PyTorch")
+    from attnphase.experiments.data import draw_instance
+    from attnphase.experiments.risk import Risk
+    from attnphase.experiments.starts import initial_weights
+    from attnphase.kernels.torch.loss import LocalLoss
+
+    clusters = [{"sigma": 0.9, "mean": [1.1]}, {"sigma": 1.2, "mean": [-0.6]}]
+
+    def trained(a: float) -> Array:
+        numbers = {"logistic": a, "a": 0.8, "b": 3.0}
+        problem = of_terms(clusters, [0.3, 0.7], 0.4, numbers, trained={"b": "0"})
+        instance = draw_instance(problem, 40, 80, 7, (0, 1), LocalLoss(problem))
+        return Risk.of(instance).trained(initial_weights(instance, "uninformed"))
+
+    np.testing.assert_array_equal(trained(2.0**-40), trained(1.0))
 
 
 def test_thresholds_of_attention() -> None:
