@@ -63,7 +63,7 @@ class NoisyLabels:
         points = points_of(blocks, each=_EACH)
         edges = np.cumsum([width for width, _ in kinds])
         parts = np.split(points.values, edges[:-1], axis=1)
-        h, other, k = (part.reshape(len(part), length, -1) for part in parts[:3])
+        h, other, k = (np.ascontiguousarray(part).reshape(len(part), length, -1) for part in parts[:3])
         noise = parts[3]
 
         def of_student(z: Array) -> Array:
