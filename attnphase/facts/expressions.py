@@ -108,7 +108,7 @@ def equivariant(source: Expressions, image: Expressions, points: Points, change:
     """Whether ``image(change @ fields)`` is ``outputs @ source(fields)``: in many digits, by signed permutations."""
     asked = source.asked(points)
     places, groups = asked.points.values[asked.points.exact], asked.points.groups[asked.points.exact]
-    values, needed = digits.values_in_digits(lambda: source.exact(places))
+    values, needed = digits.values_in_digits(lambda: source.exact(places), groups)
     with mpmath.workdps(needed):
         turned, its = values @ digits.exact(outputs.T), image.exact(places @ change.T)
     return digits.same(turned, its, groups, needed)

@@ -71,8 +71,9 @@ class Asked:
 
     @cached_property
     def _exact(self) -> tuple[Any, int]:
-        places = self.points.values[self.points.exact]
-        return digits.values_in_digits(lambda: self.question.exact(places))
+        exact = self.points.exact
+        places = self.points.values[exact]
+        return digits.values_in_digits(lambda: self.question.exact(places), self.points.groups[exact])
 
     def possible(self, candidates: Iterable[Any], image: Image, images: Question | None = None) -> list[Any]:
         """Those of some candidates that double precision cannot reject.

@@ -32,16 +32,18 @@ def exact(values: Any) -> Exact:
     return found
 
 
-def values_in_digits(function: Callable[[], Exact]) -> tuple[Exact, int]:
+def values_in_digits(function: Callable[[], Exact], groups: NDArray[np.intp] | None = None) -> tuple[Exact, int]:
     """The values (N, M) of a function, in as many digits as tell them apart, and how many these are.
 
-    A constant that is large beside the differences of the values takes digits, which are added.
+    A constant that is large beside the differences of the values takes digits, which are added: of all values, and of
+    those of the first group, the points of ordinary size, as values may be far larger elsewhere.
     """
     digits = DIGITS
     while True:
         with workdps(digits):
             values = function()
-            lost = max((_lost(column) for column in values.T), default=0)
+            first = values if groups is None else values[groups == groups[:1]]
+            lost = max((_lost(column) for part in (values, first) if len(part) for column in part.T), default=0)
         needed = min(DIGITS + lost, _MOST_DIGITS)
         if needed <= digits:
             return values, digits

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sympy import Symbol
 
@@ -37,6 +37,7 @@ FLIP, SWAP = [[-1.0, 0.0], [0.0, -1.0]], [[0.0, 1.0], [1.0, 0.0]]
     unit=st.sampled_from([1.0, 1e-20, 7e13]),
     threshold=st.floats(0.02, 25.0),
 )
+@example(size=1.0, constant=4e25, unit=1e-20, threshold=1.3)
 def test_neither_constants_nor_units_nor_thresholds_matter(size, constant, unit, threshold):
     """What is even below a threshold and not beyond is not even, in whatever unit and beside whatever constant."""
     c, t = f"{constant:.17g} + {unit:.17g}", f"{threshold * size:.17g}"
