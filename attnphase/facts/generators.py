@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.linalg import expm
 
 from attnphase.arrays import Array
 from attnphase.facts.losses import Loss, SampleLoss, norm_matrices, sample_points
@@ -16,12 +15,14 @@ from attnphase.lazy import loaded_on_use
 
 with loaded_on_use(__name__):
     import mpmath
+    from scipy import linalg
 
     from derivations.algebra import digits
 
 __all__ = ["free_changes"]
 
 _FAR = 1e-6  # share of the largest singular value that is far above the rounding of double precision
+_SMALL = 1e-6  # share of the largest slope, below which double precision may have rounding alone
 _EACH = 2  # points of every size: there are at least seven sizes
 _SPARE = 10  # equations more than unknowns
 _STEP_DIGITS = 3  # a difference by steps of 10^-n in 3 n digits is exact to n digits and more
@@ -44,12 +45,13 @@ def free_changes(loss: Loss, clusters: tuple[tuple[float, ...], ...] = ((),)) ->
     asked = [*(_asked(loss, numbers) for numbers in clusters), *loss.witnesses]
     rough = np.concatenate([_in_double(loss, one) for one in asked]) * unit
     rough = rough[np.isfinite(rough).all(axis=1)]
+    rough = rough[np.abs(rough).max(axis=1) > _SMALL * np.abs(rough).max(initial=0.0)]
     rough = _scaled(rough[rough.any(axis=1)])
     if len(rough) and np.linalg.svd(rough, compute_uv=False)[-1] > _FAR * np.sqrt(len(rough)) and len(rough) >= r * r:
         return np.zeros((0, r, r))
     with mpmath.workdps(digits.DIGITS):
-        rows = np.concatenate([_in_digits(loss, one) for one in asked]) * digits.exact(unit)
-        found = digits.null_space(rows)
+        rows = _settled(lambda: np.concatenate([_in_digits(loss, one) for one in asked]))
+        found = digits.null_space(rows * digits.exact(unit))
     if len(found) == r * r:  # no slope anywhere: it has kinks or steps alone, which tell nothing
         return np.zeros((0, r, r))
     changes = np.array((found * digits.exact(unit)).tolist(), dtype=float).reshape(-1, r, r)
@@ -61,13 +63,25 @@ def free_changes(loss: Loss, clusters: tuple[tuple[float, ...], ...] = ((),)) ->
 def _unchanged(loss: Loss, asked: Asked, change: Array) -> bool:
     """Whether values show no difference after changes by ``exp(X)`` and ``exp(-X)``."""
     same = np.eye(loss.kernels.teacher_rank), np.eye(len(loss.trained))
-    return len(asked.possible([(expm(side * change), *same) for side in (1, -1)], loss.image)) == 2
+    return len(asked.possible([(linalg.expm(side * change), *same) for side in (1, -1)], loss.image)) == 2
 
 
 def _asked(loss: Loss, numbers: Sequence[float]) -> Asked:
     question, r = loss.with_clusters(numbers), loss.kernels.columns
     each = max(_EACH, -(-(r * r + _SPARE) // 7))
     return Asked.of(question, sample_points(question, loss.sizes, loss.norms, each))
+
+
+def _settled(slopes: Callable[[], Any]) -> Any:
+    """Those rows (N, F) of slopes that twice as many digits leave as they are: others are rounding.
+
+    Where a loss has saturated far out, its slopes are small differences of large numbers.
+    """
+    rows = slopes()
+    with mpmath.workdps(2 * digits.DIGITS):
+        found = slopes()
+        kept = [max(map(abs, a - b)) <= digits.SAME * max(map(abs, b)) for a, b in zip(rows, found, strict=True)]
+    return found[kept]
 
 
 def _scaled(rows: Array) -> Array:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 from attnphase.lazy import loaded_on_use
 from attnphase.state_evolution.branches import ERRORS
 
 with loaded_on_use(__name__):
-    from scipy import special
+    import mpmath
 
 __all__ = ["IDENTITIES", "LEMMAS", "SLOPES", "Verdict", "allowed_errors", "verdict"]
 
@@ -75,5 +76,15 @@ def allowed_errors(replicates: int) -> float:
         See `verdict`.
     """
     chance = _CHANCE / (_POINTS * len(IDENTITIES)) / 2  # on either side
-    found = special.ndtri(chance) if replicates == 1 else special.stdtrit(replicates - 1, chance)
-    return -float(found)
+    if replicates == 1:
+        return -NormalDist().inv_cdf(chance)
+    # mpmath is loaded for other facts, and SciPy's quantile takes longer to import than a point to be solved
+    freedom = replicates - 1
+
+    def excess(size: Any) -> Any:  # of the logarithm of the tail beyond e^size
+        share = freedom / (freedom + mpmath.exp(2 * size))
+        return mpmath.log(mpmath.betainc(freedom / 2, 0.5, 0, share, regularized=True) / (2 * chance))
+
+    # a tail beyond t is below 1/t for any freedom, so that it is small enough at 1/chance
+    size = mpmath.findroot(excess, (0, -mpmath.log(chance)), solver="illinois")
+    return float(mpmath.exp(size))

@@ -127,6 +127,7 @@ def derive(
     """
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
     arguments.flag("concrete", concrete)
+    arguments.flag("progress", progress)
     other = {"optimal": _optimal, "flow": _flow}.get(arguments.word("limit", limit, _LIMITS))
     if other is not None and concrete:
         raise ProblemError(

@@ -123,7 +123,7 @@ def test_a_trained_parameter_without_a_minimum_is_named(tmp_path):
     path.write_text(LINE, encoding="utf-8")
     at, few = ("--alpha", "1.7"), ("--dimension", "30", "--seeds", "2", "--start", "semantic")
     calls: dict[tuple[object, ...], tuple[int, str]] = {
-        ("solve", path, *at): (1, "(left_domain, no numbers); "),
+        ("solve", path, *at): (1, "; "),
         ("sweep", path, *at, "--branch", "semantic", "--quiet", "-o", tmp_path / "line.nc"): (1, "no numbers); "),
         ("tune", path, *at): (1, "no optimum is known at alpha = 1.7, since points did not converge; "),
         ("follow", path, "--between", "1", "2"): (2, "start the curve where there is one; "),

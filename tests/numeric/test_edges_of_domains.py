@@ -52,7 +52,7 @@ def logistic_ridge(noise: float) -> dict[str, float]:
         m = ALPHA * weights @ (slope * p)
         new = np.array([(m**2 + ALPHA * weights @ (label * p**2)) * new_V**2, m * new_V, new_V])
         step = np.abs(new - (q, theta, V)).max()
-        q, theta, V = ((q, theta, V) + new) / 2
+        q, theta, V = (np.array([q, theta, V]) + new) / 2
         if step < 1e-12:
             loss = ALPHA * weights @ (label * np.log1p(np.exp(-h))) + STRENGTH / 2 * q
             return {"q": q, "theta": theta, "training_loss": loss}

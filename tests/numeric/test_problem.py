@@ -932,7 +932,7 @@ def test_own_functions_are_checked_where_there_are_any(monkeypatch):
     calls = []
 
     def recorder(name):
-        return lambda *args: calls.append((name, *args)) or set()
+        return lambda *args, **named: calls.append((name, *args, *named.values())) or set()
 
     for what in ("score", "loss", "regularizer"):
         monkeypatch.setattr(own_functions, f"check_{what}", recorder(what))
@@ -944,7 +944,7 @@ def test_own_functions_are_checked_where_there_are_any(monkeypatch):
     assert calls == [("score", "z/(1 + z**2)", 3, "student.score"), ("regularizer", own, 2)]
     calls.clear()
     Problem(student=Student(tied=False), teacher=Teacher(rank=2), loss=Loss(kind="expression", expression="h0_0*k0_1"))
-    assert calls == [("loss", "h0_0*k0_1", 2, 2, 2, 0.0, (), {})]
+    assert calls == [("loss", "h0_0*k0_1", 2, 2, 2, 0.0, (), {}, ())]
 
 
 # --- changing fields ------------------------------------------------------------------------

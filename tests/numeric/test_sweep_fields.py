@@ -156,7 +156,7 @@ def test_losses_without_a_linear_predictor_are_swept(solver, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"problem": "paper"}, "problem must be a Problem, not 'paper'."),
+        ({"problem": "paper"}, "problem must be a Problem, not 'paper': load_problem reads one from a file"),
         ({"alpha": "x"}, "alpha must be a positive number up to 1e+06, or a list of them, not 'x'."),
         ({"alpha": 1e308}, "alpha must be a positive number up to 1e+06, or a list of them, not 1e+308."),
         ({"alpha": [1.0, -2.0]}, "alpha must be a positive number up to 1e+06, or a list of them, not -2.0."),
