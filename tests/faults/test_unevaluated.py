@@ -6,6 +6,7 @@ The loss overflows where fields are large: at sigma = 7.7 the informed start has
 from __future__ import annotations
 
 import io
+import json
 import warnings
 from itertools import product
 from types import SimpleNamespace
@@ -124,15 +125,18 @@ def test_a_trained_parameter_without_a_minimum_is_named(tmp_path):
     at, few = ("--alpha", "1.7"), ("--dimension", "30", "--seeds", "2", "--start", "semantic")
     calls: dict[tuple[object, ...], tuple[int, str]] = {
         ("solve", path, *at): (1, "; "),
-        ("sweep", path, *at, "--branch", "semantic", "--quiet", "-o", tmp_path / "line.nc"): (1, "no numbers); "),
+        ("sweep", path, *at, "--branch", "semantic", "--quiet", "-o", tmp_path / "line.nc"): (1, "; "),
         ("tune", path, *at): (1, "no optimum is known at alpha = 1.7, since points did not converge; "),
-        ("follow", path, "--between", "1", "2"): (2, "start the curve where there is one; "),
-        ("solutions", path, *at, "--starts", "1"): (2, "give more starts; "),
+        ("follow", path, "--between", "1", "2"): (1, "; "),
         ("simulate", path, *at, *few, "--quiet"): (1, "(diverged); "),
     }
     for call, (code, before) in calls.items():
         told = run(*call, code=code).stderr.splitlines()[-1]
         assert f"{before}loss.trained.b may leave the objective without a minimum: let the penalty grow" in told, told
+    assert "(left_domain, " in run("solve", path, *at, code=1).stderr
+    # where the objective has its maximum in b, the slopes vanish
+    stationary = json.loads(run("solutions", path, *at, "--starts", "1", "--json").stdout)
+    assert stationary["unstable_directions"] == [1], stationary
     checked = run("check", path, *at, code=1).stdout
     assert "loss.trained.b may leave the objective without a minimum" in checked
 
