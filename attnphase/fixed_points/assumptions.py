@@ -12,17 +12,20 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import expm
 
 from attnphase.arrays import Array
 from attnphase.facts.losses import Element
 from attnphase.facts.points import Points
 from attnphase.facts.questions import Asked
 from attnphase.fixed_points.measuring import SolvedPoint
+from attnphase.lazy import loaded_on_use
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.proximal import Part
 from attnphase.state_evolution.sample_symmetries import exchanges, sample_loss
+
+with loaded_on_use(__name__):
+    from scipy import linalg
 
 __all__ = ["witnesses_at"]
 
@@ -65,7 +68,7 @@ def _changes(map_: StateEvolution) -> list[Element]:
     wanted = [(A, B, C) for _, A, B, C in map_.sector.group]
     if system.has_even_loss:
         wanted += [(-one, other, same), (one, -other, same)]
-    wanted += [(expm(change), other, same) for change in (*system.gauge.changes, *system.gauge.free)]
+    wanted += [(linalg.expm(change), other, same) for change in (*system.gauge.changes, *system.gauge.free)]
     for A, B, C in wanted:
         found[b"".join((part + 0.0).tobytes() for part in (A, B, C))] = A, B, C
     found.pop(b"".join(part.tobytes() for part in (one, other, same)), None)

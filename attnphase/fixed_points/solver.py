@@ -245,10 +245,8 @@ def _iterated(
 ) -> BranchPoint | None:
     """Where the iteration leads from a point, beside a neighbour or not."""
     settings, callback = run.settings, run.callback
-    if previous is not None:
-        run.gap = previous.gap
+    run.gap = run.gap if previous is None else previous.gap
     rules = run.system.refinement_of_solve(settings.max_nodes)
-
     refine = settings.method == "newton" and rules.refines
     response, jacobian = _lent(previous, run.sector) if previous and refine else (None, None)
     second_minima = float(run.system.problem.loss.form.is_rough)  # there no tensor rule knows its error
@@ -293,7 +291,6 @@ def _iterated(
             found = _accepted(run, rules, solved, found) if refine else found
             solved = replace(solved, found=found)
         if found.status is not Status.converged:
-            # beside the end of a branch more nodes decide
             insists = asked.decisive or rule.lines is None or not has_curve(run, branch)
             insists &= refine and not (run.compares and _is_within_errors(run, solved, found))
             insists &= not rests(run.system, map_.unpack(found.point))  # then zero weights are where it ends

@@ -108,6 +108,11 @@ def _kind_meant(word: str, kinds: Mapping[str, Kind]) -> str | None:
     return called.get(_bare(word))
 
 
+def _nearest(word: str, kinds: Mapping[str, Kind]) -> str | None:
+    """The kind whose name differs least from a word; None if none is near."""
+    return next(iter(difflib.get_close_matches(word, kinds, 1)), None)
+
+
 def _bare(word: str) -> str:
     """A word without capitals and what stands between its parts."""
     return re.sub(r"[\W_]", "", word).lower()
@@ -147,7 +152,7 @@ def _as_problem_error(section: str, cls: type, error: ValidationError) -> Proble
     subject = f"its entry {entry}" if entry else "it"
     tail = f"{cause}" if isinstance(cause, TooLongError) else f"is {shown(first['input'])}"
     kinds, given = notes_of(owner).kinds.get(str(location[-1]), {}), first["input"]
-    meant = _kind_meant(given, kinds) if isinstance(given, str) else None
+    meant = _kind_meant(given, kinds) or _nearest(given, kinds) if isinstance(given, str) else None
     hint = f": did you mean {shown(meant)}?" if meant else "."
     return ProblemError(field, f"{name} must be {description}, but {subject} {tail}{hint}")
 

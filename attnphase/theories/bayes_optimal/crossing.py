@@ -258,7 +258,7 @@ def crossing(at: At, found: Branches, known: AllKnown | None, exact: bool) -> tu
         slope = max(steeper - below.slope, 1e-12)
         step = float((lower - upper).mean()) / slope
         errors = np.array([scatter(lower - upper) / slope, rest / slope, end.precision * alpha])
-        alpha += step
+        alpha = min(max(alpha + step, low), high)  # few nodes may lead beyond, by less than the error
     which = of_others(alpha)[1]
     statement = "the free entropies cross"
     if which is not others[0]:
