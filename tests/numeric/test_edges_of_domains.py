@@ -59,11 +59,13 @@ def logistic_ridge(noise: float) -> dict[str, float]:
 
 
 def test_the_derivative_in_the_noise_at_no_noise():
-    problem = Problem(
-        tokens={"length": 1, "sigma": 1.0},
-        positions={"kind": "none"},
-        regularizer={"strength": STRENGTH},
-        loss={"kind": "logistic"},
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 1.0},
+            "positions": {"kind": "none"},
+            "regularizer": {"strength": STRENGTH},
+            "loss": {"kind": "logistic"},
+        }
     )
     ds = ap.sensitivity(problem, ALPHA, of="teacher.noise").squeeze()
     step = 1e-3

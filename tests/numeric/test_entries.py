@@ -77,22 +77,26 @@ def test_entries_of_tables():
 def test_probabilities_of_a_row_sum_to_one():
     two = [{"sigma": 0.5, "mean": [1.0]}, {"sigma": 0.4, "mean": [-1.0]}]
     law = {"kind": "markov", "weights": [0.3, 0.7], "transition": [[0.9, 0.1], [0.4, 0.6]]}
-    chain = Problem(tokens={"kind": "mixture", "clusters": two, "law": law})
+    chain = Problem.from_dict({"tokens": {"kind": "mixture", "clusters": two, "law": law}})
     changed = chain.with_fields({"tokens.law.transition[1][0]": 0.55, "tokens.law.transition[0][1]": 0.2})
-    np.testing.assert_allclose(changed.tokens.law.transition, [[0.8, 0.2], [0.55, 0.45]], rtol=1e-14)
-    each = Problem(tokens={"kind": "mixture", "clusters": two, "law": {"weights": [[0.3, 0.7], [0.2, 0.8]]}})
+    np.testing.assert_allclose(get(changed.to_dict(), "tokens.law.transition"), [[0.8, 0.2], [0.55, 0.45]], rtol=1e-14)
+    each = Problem.from_dict(
+        {"tokens": {"kind": "mixture", "clusters": two, "law": {"weights": [[0.3, 0.7], [0.2, 0.8]]}}}
+    )
     changed = each.with_fields({"tokens.law.weights[1][0]": 0.35})
-    np.testing.assert_allclose(changed.tokens.law.weights, [[0.3, 0.7], [0.35, 0.65]], rtol=1e-14)
+    np.testing.assert_allclose(get(changed.to_dict(), "tokens.law.weights"), [[0.3, 0.7], [0.35, 0.65]], rtol=1e-14)
     with pytest.raises(ProblemError, match=r"weights\[1\]\[0\] and .*weights\[1\]\[1\] change each other"):
         each.with_fields({"tokens.law.weights[1][0]": 0.3, "tokens.law.weights[1][1]": 0.3})
 
 
 CLUSTERS = [{"sigma": 1.0, "mean": [-1.0]}, {"sigma": 0.7, "mean": [1.3]}]
-MIXTURE = Problem(
-    positions={"kind": "none"},
-    regularizer={"strength": 0.1},
-    tokens={"kind": "mixture", "length": 1, "clusters": CLUSTERS},
-    loss={"kind": "expression", "expression": "softplus((1 - 2*c[0])*h[0, 0])"},
+MIXTURE = Problem.from_dict(
+    {
+        "positions": {"kind": "none"},
+        "regularizer": {"strength": 0.1},
+        "tokens": {"kind": "mixture", "length": 1, "clusters": CLUSTERS},
+        "loss": {"kind": "expression", "expression": "softplus((1 - 2*c[0])*h[0, 0])"},
+    }
 )
 
 

@@ -95,16 +95,18 @@ def test_the_papers_problem_takes_another_length(length: int):
 
 def trained(expression: str, columns: int = 1, **numbers: float) -> Problem:
     """One token, with a loss whose numbers are trained."""
-    return Problem(
-        tokens={"length": 1, "sigma": 1.0},
-        positions={"kind": "none"},
-        student={"rank": columns},
-        loss={
-            "kind": "expression",
-            "expression": expression,
-            "parameters": numbers,
-            "trained": {name: f"0.1*{name}**2" for name in numbers},
-        },
+    return Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 1.0},
+            "positions": {"kind": "none"},
+            "student": {"rank": columns},
+            "loss": {
+                "kind": "expression",
+                "expression": expression,
+                "parameters": numbers,
+                "trained": {name: f"0.1*{name}**2" for name in numbers},
+            },
+        }
     )
 
 
