@@ -647,7 +647,7 @@ def test_a_single_location_takes_two_clusters():
         ({"kind": "single-location", "weights": [0.2, 0.3]}, "tokens.law.weights must sum to 1, but it sums to 0.5."),
         ({"kind": "single-location", "probability": 1.2}, "a number from 0 to 1, but it is 1.2."),
         ({"kind": "single-location", "weights": [[0.5, 0.5]]}, "tokens.law.weights must be a single list"),
-        ({"kind": "tabel"}, '"same" or "table", but it is "tabel".'),
+        ({"kind": "tabel"}, '"same" or "table", but it is "tabel": did you mean "table"?'),
         ({"knd": "same"}, 'unknown key "tokens.law.knd": did you mean "kind"?'),
         ({"probability": 0.5}, 'tokens.law.probability does not go with the law kind "independent"'),
         ({"kind": "same", "probability": 0.5, "table": [[1, 0], [0, 0]]}, "which has weights and probability"),
