@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.integration.refinement import FALLS, Refinement
+from attnphase.integration.refinement import FALLS, GAUSS_HERMITE_ORDERS, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Slopes, gains_for, slopes_for
 from attnphase.kernels.local.constants import Starts
@@ -207,13 +207,16 @@ def next_rule(rules: Refinement, rule: Rule, error: float, smooth: bool) -> Rule
 
 
 def _is_worth_it(rules: Refinement, rule: Rule, error: float, finer: Rule) -> bool:
-    """Whether a finer tensor rule has as few nodes as Sobol points that are likely enough, or is likely enough itself.
+    """Whether finer tensor rules are likely enough before they have more nodes than Sobol points that are.
 
     A steep function has a pole beside the real axis. Its error under order n is about ``exp(-c sqrt(n))``.
     """
     asked = rules.asked.standard_error
     points = max(rules.sobol(rules.medium_points).size, asked ** (-1 / FALLS))
-    return finer.size <= points or error ** math.sqrt(finer.order / rule.order) <= asked
+    if points > rules.max_nodes:
+        return True
+    as_few = [order for order in GAUSS_HERMITE_ORDERS if order ** rules.dimensions[0] <= points]
+    return error ** math.sqrt(max([finer.order, *as_few]) / rule.order) <= asked
 
 
 class Gauge(NamedTuple):
