@@ -446,7 +446,7 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
 
 
 def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
-    """With little left of bisection, the boundary is the finer rule's, its error the larger distance from two others."""
+    """With little left of bisection, the boundary is the finer rule's, its error the larger distance from two."""
     monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 9)
     _by_angle(monkeypatch, [lambda angle, at=at: _sides(angle, at, at) for at in (40.0, 40.6, 40.3)])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])

@@ -44,7 +44,9 @@ def moments_of(slope, place, sigma):
 
     def mean(of):
         law = norm(scale=sigma).pdf
-        return sum(quad(lambda k: of(k) * law(k), low, high)[0] for low, high in zip([-ends, *at], [*at, ends]))
+        return sum(
+            quad(lambda k: of(k) * law(k), low, high)[0] for low, high in zip([-ends, *at], [*at, ends], strict=True)
+        )
 
     slopes = mean(lambda k: slope / np.cosh(min(abs(slope * (k - place)), 300.0)) ** 2)
     return sigma**2 * slopes, mean(lambda k: np.tanh(slope * (k - place)) ** 2)
