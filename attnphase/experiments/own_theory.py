@@ -64,6 +64,6 @@ def own_trajectory(
     system = replace(system_of(problem), spectrum=spectrum)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
-    dynamics = Dynamics.of(system, (*gauges_of(rules, rule, smooth), rule)[0], settings)
+    dynamics = Dynamics.of(system, ([gauge.rule for gauge in gauges_of(rules, rule, smooth)] or [rule])[0], settings)
     state = dynamics.rows.start(np.stack(signals), np.stack(scatters))
     return measured(dynamics, integrated(dynamics, dynamics.rows.clipped(state), times).states)

@@ -126,7 +126,9 @@ class Automatic(Sobol):
             return self.sobol(self.medium_points)
         good = error <= self.asked.standard_error
         if not rule.randomised:
-            return None if good else self.finer_gauss_hermite(rule.order) or self.sobol(self.medium_points)
+            # more than the medium points, after which tensor rules are tried
+            points = self.sobol(self.medium_points)
+            return None if good else self.finer_gauss_hermite(rule.order) or self.finer_sobol(points, error)
         smooth = second_minima == 0 and rule.order <= self.medium_points
         if smooth and not good and self.dimensions[0] <= _TENSOR_DIMENSIONS:
             return self.finer_gauss_hermite(0)

@@ -25,7 +25,7 @@ MAX_TENSOR_NODES = 2**22
 TENSOR_OF_DERIVATIVES = 8
 LOW_ORDERS = (6, 7, 8)  # whose nodes in six dimensions are about as many as Sobol points for an error of 1e-3
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
-_FALLS = 0.85  # the error falls about like N^-0.85
+FALLS = 0.85  # the error falls about like N^-0.85
 
 
 class Asked(Protocol):
@@ -252,7 +252,7 @@ class Refinement(ABC):
 
     def most(self, rule: Rule, error: float) -> tuple[Rule, float]:
         """The largest Sobol rule, and about the error that it leaves; ``error`` is that of `rule`."""
-        return self.sobol(self.most_points), error * (rule.order / self.most_points) ** _FALLS
+        return self.sobol(self.most_points), error * (rule.order / self.most_points) ** FALLS
 
     def growth(self, error: float) -> int:
         """By what the number of points must grow, so that their error becomes small enough: a power of two."""
@@ -261,7 +261,7 @@ class Refinement(ABC):
     def least_growth(self, error: float) -> float:
         """Likewise, any number from 2 to `LARGEST_STEP`."""
         excess = 1.15 * error / self.asked.standard_error
-        return min(max(excess ** (1 / _FALLS), 2.0), LARGEST_STEP) if excess < LARGEST_STEP else LARGEST_STEP
+        return min(max(excess ** (1 / FALLS), 2.0), LARGEST_STEP) if excess < LARGEST_STEP else LARGEST_STEP
 
 
 def check_tensor(order: int, dimensions: int) -> None:

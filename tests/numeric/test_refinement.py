@@ -262,8 +262,8 @@ def test_gauss_hermite_where_nothing_jumps_only(made):
     assert steps(problem, rule("gauss-hermite", 12), [1e-2], 0.0) == [("gauss-hermite", 16)]
     assert steps(problem, rule("gauss-hermite", 12), [1e-9], 1e-6) == [("sobol", 256)]
     assert steps(problem, rule("gauss-hermite", 12), [1e-9], 0.0) == [None]
-    # the highest order that four dimensions afford is not the last rule
-    assert steps(problem, rule("gauss-hermite", 36), [1e-2], 0.0) == [("sobol", 256)]
+    # the highest order that four dimensions afford is not the last rule, and does not lead back to the first
+    assert steps(problem, rule("gauss-hermite", 36), [1e-2, 4e-3], 0.0) == [("sobol", 2048), ("sobol", 8192)]
     asked = problem.with_fields({"integration.rule": "gauss-hermite"})
     assert steps(asked, rule("gauss-hermite", 12), [1e-9], 1e-6) == [None]
 

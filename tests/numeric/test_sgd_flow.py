@@ -307,6 +307,34 @@ def test_low_orders_are_given_up_where_they_do_not_converge():
     assert names == [None, ("gauss-hermite", 7), ("sobol", 256), ("sobol", 256)]
 
 
+@pytest.mark.parametrize("largest", [2**18, 2**12])
+def test_tensor_rules_are_left_for_points_where_they_do_not_converge(largest):
+    """By errors of a pole beside the real axis, which are about ``exp(-c sqrt(n))``.
+
+    In two dimensions order 48 has fewer nodes than the first Sobol points. In four, only the next order is tried.
+    """
+    two, four = (PAPER if many else PAPER.with_fields(ONE_TOKEN) for many in (False, True))
+    for problem, error, expected in (
+        (two, 0.9e-3, None),
+        (two, 0.02, ("gauss-hermite", 16)),  # 0.02^2 under order 48
+        (two, 0.05, ("sobol", 256)),
+        (four, 2e-3, ("gauss-hermite", 16)),  # 0.002^1.155
+        (four, 4e-3, ("sobol", 256)),
+    ):
+        rules = system_of(problem).refinement(largest)
+        finer = next_rule(rules, rules.gauss_hermite(12), error, smooth=True)
+        assert (None if finer is None else (finer.name, finer.order)) == expected
+    rules = system_of(two).refinement(largest)
+    last = rules.sobol(256)
+    while (finer := next_rule(rules, last, 0.1, smooth=True)) is not None:
+        assert finer.randomised
+        assert finer.order > last.order
+        last = finer
+    assert last.size == largest
+    exact = rules.next(rules.gauss_hermite(48), 2e-3, 0.0)
+    assert exact is None if largest == 2**12 else exact.order > 256  # after which no tensor rule comes
+
+
 def test_exact_symmetries_stay_exact():
     """Along the teacher alone m is zero at all times, and theta along the encodings, also under sampled nodes."""
     problem = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
@@ -418,9 +446,9 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
 
 
 def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
-    """With little left of bisection, the boundary is the finer rule's, its error the distance from the coarser's."""
+    """With little left of bisection, the boundary is the finer rule's, its error the larger distance from two."""
     monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 9)
-    _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 40.6, 40.6)])
+    _by_angle(monkeypatch, [lambda angle, at=at: _sides(angle, at, at) for at in (40.0, 40.6, 40.3)])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
     half = 40 / 2**10
     assert ds.boundary.item() == pytest.approx(40.6, abs=1.01 * half)
@@ -460,7 +488,8 @@ def _sides(angle, low, high):
 def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
     """Under the finer rule starts within a degree of the truth are caught: the interval reaches over them all."""
     monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 8)
-    _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 39.7, 41.2)])
+    places = ((40.0, 40.0), (39.7, 41.2), (40.0, 40.0))
+    _by_angle(monkeypatch, [lambda angle, at=at: _sides(angle, *at) for at in places])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
     boundary, error = ds.boundary.item(), ds.boundary_stderr.item()
     assert boundary - error < 39.7
@@ -473,7 +502,10 @@ def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
     [
         ([lambda angle: _sides(angle, 25.0, 35.0)], "the start at 30 degrees ends mixed"),
         ([lambda angle: _sides(-angle, -40.0, -40.0)], "at 70 degrees ends positional, but that at 10 semantic"),
-        ([lambda angle: _sides(angle, 40.0, 40.0), lambda _: Basin.uninformed], "under a finer rule starts about 40"),
+        (
+            [lambda angle: _sides(angle, 40.0, 40.0), *[lambda _: Basin.uninformed] * 2],
+            "under a finer rule starts about 40",
+        ),
     ],
 )
 def test_planes_without_a_boundary_say_why(monkeypatch, rules, why):

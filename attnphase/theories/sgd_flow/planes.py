@@ -123,7 +123,7 @@ def follow_plane(
         return lambda angle: arrive(rule, angle, part).basin
 
     # where a start leads needs fewer nodes than where it is at every time: only the boundary is looked at with all
-    first, *further = gauges or [finest]
+    first, *further = [gauge.rule for gauge in gauges] or [finest]
     parts = [ends(rule) for rule in (finest, *further)]
     if not gauges:
         parts = [ends(part, f" of replicate {number}") for number, part in enumerate(replicates_of(finest), 1)]
@@ -141,8 +141,8 @@ def follow_plane(
     half = max(half, *((high - low) / 2 for low, high in intervals))
     at = [np.array(place) for place in found]
     if not gauges:
-        return Plane(tuple(arrivals), middle, math.hypot(half, float(error_of(at[0], at, replicates=True))))
-    error = float(error_of(at[0], [np.array(middle), *at[1:]], replicates=False))
+        return Plane(tuple(arrivals), middle, math.hypot(half, float(error_of(at[0], at, gauges))))
+    error = float(error_of(at[0], [np.array(middle), *at[1:]], gauges))
     return Plane(tuple(arrivals), found[0], math.hypot(half, error))
 
 

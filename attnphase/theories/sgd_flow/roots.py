@@ -21,7 +21,7 @@ from attnphase.state_evolution.symmetries import ProblemSymmetry
 from attnphase.theories.sgd_flow.directions import EVEN, eigenvalues
 from attnphase.theories.sgd_flow.rates import Dynamics
 from attnphase.theories.sgd_flow.settings import FlowSettings
-from attnphase.theories.sgd_flow.slopes import first_rule, gauges_of, is_smooth, replicates_of, system_of
+from attnphase.theories.sgd_flow.slopes import Gauge, first_rule, gauges_of, is_smooth, replicates_of, system_of
 from attnphase.theories.sgd_flow.trajectory import error_of, measured, started
 
 __all__ = ["StationaryPoint", "stationary_points"]
@@ -142,11 +142,11 @@ def _is_image(
     return any(near(*symmetry) for symmetry in symmetries)
 
 
-def _measured(dynamics: Dynamics, state: Array, gauges: Sequence[Rule], found: int) -> StationaryPoint:
+def _measured(dynamics: Dynamics, state: Array, gauges: Sequence[Gauge], found: int) -> StationaryPoint:
     """A point with its errors: where the root lies under parts of the nodes, or under the gauges."""
     rule, values = dynamics.channel.rule, _record(dynamics, state)
     others = []
-    for part in gauges or replicates_of(rule):
+    for part in [gauge.rule for gauge in gauges] or replicates_of(rule):
         own = Dynamics.of(dynamics.system, part, dynamics.settings, dynamics.sector)
         root = _root(own, state)
         if root is not None:
@@ -161,8 +161,8 @@ def _record(dynamics: Dynamics, state: Array) -> dict[str, Any]:
     return values | {"eigenvalue": eigenvalues(dynamics, state).real}
 
 
-def _error(value: Any, others: list[Any], gauges: Sequence[Rule]) -> Any:
+def _error(value: Any, others: list[Any], gauges: Sequence[Gauge]) -> Any:
     """NaN where a replicate or a gauge has no such point."""
     if len(others) < (len(gauges) or 2):
         return np.full(np.shape(value), math.nan)
-    return error_of(value, others, replicates=not gauges)
+    return error_of(value, others, gauges)

@@ -6,14 +6,16 @@ Noise of the labels that a loss is quadratic in is integrated in closed form, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.integration.refinement import Refinement
+from attnphase.integration.refinement import FALLS, GAUSS_HERMITE_ORDERS, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Slopes, gains_for, slopes_for
 from attnphase.kernels.local.constants import Starts
@@ -27,7 +29,7 @@ from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all
 from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.noise import has_quadratic_noise, of_fields
 
-__all__ = ["SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
+__all__ = ["Gauge", "SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
 
 _HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low order are given up for Sobol points
 
@@ -190,24 +192,50 @@ def first_rule(rules: Refinement, smooth: bool) -> Rule:
 
 def next_rule(rules: Refinement, rule: Rule, error: float, smooth: bool) -> Rule | None:
     """The rule after one that left this relative error of q; None if it is good enough or cannot be refined."""
-    if rule.randomised or rules.low_order() is None:
-        return rules.next(rule, error, 0.0 if smooth else 1.0)
     asked = rules.asked.standard_error
+    if rule.randomised:
+        return rules.next(rule, error, 1.0)  # never back to a tensor rule
+    if rules.low_order() is None:
+        finer = rules.next(rule, error, 0.0 if smooth else 1.0)
+        if finer is None or finer.randomised or _is_worth_it(rules, rule, error, finer):
+            return finer
+        return rules.next(rule, error, 1.0)
     if error <= asked:
         return None
     finer = rules.low_order(rule.order) if error <= _HOPEFUL * asked else None
     return finer or rules.first()
 
 
-def gauges_of(rules: Refinement, rule: Rule, smooth: bool) -> list[Rule]:
-    """Rules from which a deterministic one's distance tells its error; none of a randomised one, which has replicates.
+def _is_worth_it(rules: Refinement, rule: Rule, error: float, finer: Rule) -> bool:
+    """Whether finer tensor rules are likely enough before they have more nodes than Sobol points that are.
 
-    Of a low order the one below may agree by chance, where the two errors cross: there the one below that is asked too.
+    A steep function has a pole beside the real axis. Its error under order n is about ``exp(-c sqrt(n))``.
+    """
+    asked = rules.asked.standard_error
+    points = max(rules.sobol(rules.medium_points).size, asked ** (-1 / FALLS))
+    if points > rules.max_nodes:
+        return True
+    as_few = [order for order in GAUSS_HERMITE_ORDERS if order ** rules.dimensions[0] <= points]
+    return error ** math.sqrt(max([finer.order, *as_few]) / rule.order) <= asked
+
+
+class Gauge(NamedTuple):
+    """A rule from which a deterministic one's distance, times ``share``, tells its error."""
+
+    rule: Rule
+    share: float
+
+
+def gauges_of(rules: Refinement, rule: Rule, smooth: bool) -> list[Gauge]:
+    """Gauges of a deterministic rule; none of a randomised one, which has replicates.
+
+    One tensor rule may agree by chance, or because a steep function's errors have the sign of the order's parity: two
+    are asked, of which one has the other parity. Of a low order, the rule of two less is four times as far from the
+    limit, at least.
     """
     if not rule.randomised and rules.low_order() is not None:
-        return [rules.gauss_hermite(rule.order - 1), rules.gauss_hermite(rule.order - 2)]
-    gauge = rules.gauge(rule, 0.0 if smooth else 1.0)
-    return [] if gauge is None else [gauge]
+        return [Gauge(rules.gauss_hermite(rule.order - 1), 1.0), Gauge(rules.gauss_hermite(rule.order - 2), 1 / 4)]
+    return [Gauge(gauge, 1.0) for gauge in rules.gauges(rule, 0.0 if smooth else 1.0)]
 
 
 def replicates_of(rule: Rule) -> Sequence[Rule]:

@@ -23,7 +23,15 @@ from attnphase.theories.sgd_flow.corrections import KnownWay, Moved, corrected, 
 from attnphase.theories.sgd_flow.directions import EVEN, growth
 from attnphase.theories.sgd_flow.rates import Dynamics
 from attnphase.theories.sgd_flow.settings import FlowSettings, FlowStatus
-from attnphase.theories.sgd_flow.slopes import first_rule, gauges_of, is_smooth, next_rule, replicates_of, system_of
+from attnphase.theories.sgd_flow.slopes import (
+    Gauge,
+    first_rule,
+    gauges_of,
+    is_smooth,
+    next_rule,
+    replicates_of,
+    system_of,
+)
 
 __all__ = ["Integrated", "Trajectory", "error_of", "follow_flow", "integrated", "measured", "started"]
 
@@ -347,19 +355,16 @@ class _Ways:
         return _Followed(dynamics, way, measured(dynamics, way.states, numbers), numbers, dynamics.evaluations, moved)
 
 
-def _under(ways: _Ways, rule: Rule, gauges: Sequence[Rule], callback: Callback) -> Trajectory:
+def _under(ways: _Ways, rule: Rule, gauges: Sequence[Gauge], callback: Callback) -> Trajectory:
     """A trajectory under one rule, with its errors by replicates, or by the gauges of a rule without them."""
-    main, parts = ways.under(rule), gauges or replicates_of(rule)
+    main, parts = ways.under(rule), [gauge.rule for gauge in gauges] or replicates_of(rule)
     others = None if gauges else ways.of_replicates(main)
     if others is None:
         others = []
         for number, part in enumerate(parts):
             callback(f"following under {rule.size} nodes, error {number + 1} of {len(parts)}")
             others.append(ways.under(part, integrate=not gauges).values)
-    errors = {
-        name: error_of(value, [other[name] for other in others], replicates=not gauges)
-        for name, value in main.values.items()
-    }
+    errors = {name: error_of(value, [other[name] for other in others], gauges) for name, value in main.values.items()}
     return Trajectory(
         problem=ways.whole.system.problem,
         start=ways.start,
@@ -409,13 +414,9 @@ def _numbers(dynamics: Dynamics, states: Array) -> Array:
     return np.stack([dynamics.numbers(state) if np.isfinite(state).all() else nothing for state in states])
 
 
-def error_of(value: Array, others: list[Array], *, replicates: bool) -> Array:
-    """Standard error of a value by those of its parts, or its distance from those of other rules.
-
-    Of a low order the rule of two less may be as near by chance as the one between them; it is four times as far
-    from the limit, at least.
-    """
-    if replicates:
+def error_of(value: Array, others: list[Array], gauges: Sequence[Gauge]) -> Array:
+    """Standard error of a value by its distances from those of gauges, or by those of replicates if there are none."""
+    if not gauges:
         return np.std(others, axis=0, ddof=1) / math.sqrt(len(others))
-    distances = [np.abs(other - value) / 4**number for number, other in enumerate(others)]
+    distances = [gauge.share * np.abs(other - value) for gauge, other in zip(gauges, others, strict=True)]
     return np.max(distances, axis=0)
