@@ -244,7 +244,7 @@ def run_block(
     -----
     In a script, call this under ``if __name__ == "__main__":``, as `sweep`.
     """
-    check_caller("run_block", workers)
+    check_caller(workers)
     number, processes = arguments.whole("block", block, 1), number_of_workers(workers)
     shown, path = arguments.flag_or_none("progress", progress), check_plan(folder)
     lines = Plan.read(path).block(number)

@@ -46,7 +46,7 @@ from attnphase.sweeps.description import Description
 from attnphase.sweeps.line import Line
 from attnphase.sweeps.locks import at_the_door
 from attnphase.sweeps.places import check_scheduler, check_shard
-from attnphase.sweeps.pool import GUARD, Work
+from attnphase.sweeps.pool import STARTED_AGAIN, Work
 from attnphase.sweeps.refinement import check_refinable, line_of_parts, solved_at_boundaries
 from attnphase.sweeps.shares import share_for_us, shares_of
 from attnphase.sweeps.store import SHARED, Store, finished_result, marked, open_store, parts_folder
@@ -144,7 +144,7 @@ def sweep(
         A scheduler is given, but dask.distributed is not installed.
     """
     if scheduler is None:
-        check_caller("sweep", workers)
+        check_caller(workers)
     problem = arguments.instance("problem", problem, Problem)
     settings = checked_settings(settings)
     options = _Options.of(refine, workers, scheduler, output, resume, force, progress)
@@ -153,17 +153,11 @@ def sweep(
     return warned(_swept(problem, lines, swept, options), lambda ds: of_sweep(ds, problem))
 
 
-def check_caller(name: str, workers: Any) -> None:
-    """Refuse to start processes while one is starting.
-
-    Raises
-    ------
-    SweepError
-        A worker imports the user's script, which calls the function `name` again.
-    """
+def check_caller(workers: Any) -> None:
+    """End this process, a worker that is starting, if the user's script which it imports starts workers again."""
     # while a starting worker imports the user's script, that is __mp_main__ and not yet __main__
     if sys.modules.get("__mp_main__") is not sys.modules["__main__"] and workers != 1:
-        raise SweepError(f"{name} was called while a worker process was starting: {GUARD}.")
+        raise SystemExit(STARTED_AGAIN)
 
 
 def checked_settings(settings: Any) -> SolverSettings:

@@ -26,11 +26,15 @@ from attnphase.sweeps.worker import line_points, prepare
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-__all__ = ["GUARD", "Work"]
+__all__ = ["STARTED_AGAIN", "Work"]
 
-GUARD = 'in a script, the call of sweep must stand under if __name__ == "__main__":'
-"""What a worker that starts the sweep again must be told."""
+STARTED_AGAIN = 77
+"""Exit status of a worker in which the user's script starts the sweep again, unlike any of Python's and of signals."""
 
+_UNGUARDED = (
+    "every worker process runs the script again, and the sweep in it: write the script's calls under"
+    ' if __name__ == "__main__":, or give workers=1.'
+)
 _RETRIES = 2
 _GRACE = 3.0  # seconds that workers have to end by themselves after an interruption
 _POLL = 0.2  # seconds between two looks at the workers' counters
@@ -142,7 +146,7 @@ class Work:
                     print(f"attnphase: warning: {sentence}", file=sys.stderr)
         remaining = self.todo
         raise SweepError(
-            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out ({GUARD});"
+            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out;"
             f" {len(remaining)} of {len(self.lines)} lines are unfinished, the first is"
             f" {self.lines[remaining[0]].label}{self.store.kept()}."
         )
@@ -157,9 +161,11 @@ class Work:
         others = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(workers, context, prepare, (reader, counters))
         base = self.points_done
+        begun: set[BaseProcess] = set()
         try:
             with interruptions_deferred() as interrupted:
                 for futures in self._submitted(pool, workers):
+                    begun |= set(multiprocessing.active_children()) - others
                     done, _ = wait(futures, _POLL, FIRST_COMPLETED)
                     if interruption := interrupted():
                         raise interruption
@@ -168,11 +174,13 @@ class Work:
                         self._taken(futures.pop(future), future)
             shown.reach(base + sum(counters))
             pool.shutdown()
-        except BaseException:
+        except BaseException as error:
             writer.close()
             pool.shutdown(wait=False, cancel_futures=True)
             _end(set(multiprocessing.active_children()) - others)
             shown.reach(self.points_done)  # points of unfinished lines are lost
+            if isinstance(error, BrokenProcessPool) and any(worker.exitcode == STARTED_AGAIN for worker in begun):
+                raise SweepError(_UNGUARDED) from None
             raise
         finally:
             writer.close()

@@ -360,14 +360,15 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(solved, tmp
 def test_a_script_without_a_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, attnphase as ap\n"
+        "import attnphase as ap\n"
         f"problem, sweep = ap.Problem().with_fields({COARSE!r}), ap.sweep\n"
-        "sys.modules['attnphase.sweeps.pool']._RETRIES = 0\n"
         "sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode != 0
     assert 'if __name__ == "__main__":' in done.stderr
+    assert done.stderr.count("Traceback") == 1
+    assert "died" not in done.stderr  # nothing is tried again
 
 
 @pytest.mark.parametrize(
