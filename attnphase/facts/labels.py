@@ -200,14 +200,20 @@ class LabelFacts:
                     return False
         return True
 
+    @cached_property
+    def _cells(self) -> list[symbolic.Cells] | None:
+        """Of all functions; None if one of them is not constant between jumps, or has too many values."""
+        found = [symbolic.cells_of(case.entries, case.fields, *self.laws.ends, _MOST_VALUES) for case in self.cases]
+        cells = [one for one in found if one is not None]
+        return cells if len(cells) == len(found) else None
+
     def values(self) -> Callable[[Array], Array] | None:
         """Probabilities of the labels (..., Y) of fields (..., F) where these are finitely many, else None.
 
         Labels are constant between jumps, and signs of functions of the fields decide which one it is.
         """
-        found = [symbolic.cells_of(case.entries, case.fields, *self.laws.ends, _MOST_VALUES) for case in self.cases]
-        cells = [one for one in found if one is not None]
-        if len(cells) < len(found):
+        cells = self._cells
+        if cells is None:
             return None
         numbers = symbolic.distinct([value for one in cells for value in one.values])
         if (count := max(numbers) + 1) > _MOST_VALUES:
@@ -227,6 +233,14 @@ class LabelFacts:
             return chances.reshape(*k.shape[:-1], count)
 
         return certain
+
+    def jumps(self) -> tuple[float, ...] | None:
+        """Where finitely many labels of one field jump, in order; None of several fields, or where it is not known."""
+        if self._cells is None or len(self.laws.scales) > 1:
+            return None
+        found = [cells.jumps(case.fields[0]) for cells, case in zip(self._cells, self.cases, strict=True)]
+        known = [one for one in found if one is not None]
+        return tuple(np.unique(np.concatenate(known)).tolist()) if len(known) == len(found) else None
 
     def ranks(self) -> set[int]:
         """Of how many fields the label depends, of the first function: on every piece between kinks, at most of points.
