@@ -121,6 +121,20 @@ def test_weak_recovery_of_a_rare_label_is_not_missed():
     assert abs(found.alpha - expected) < 4 * found.standard_error + 1e-4 * expected
 
 
+@pytest.mark.parametrize("c", [1.0, 2.3e-5])
+def test_labels_of_many_values(c):
+    edges = [0.193 * place - 1.91 for place in range(20)]
+    point = reached(problem(c), 1.3, steps(edges, c, 1.0, 0.0), nodes=1024)
+    assert abs(point.overlap - known_of_cells(edges, 1.3)) < 4 * point.errors["overlap"] + 1e-4
+    assert point.errors["overlap"] < 0.001
+
+
+def test_labels_of_too_many_values_are_refused_by_their_number():
+    text = "+".join(f"{place + 1}*sign(k[0, 0] - {0.193 * place}) + sign(k[1, 0])" for place in range(17))
+    with pytest.raises(ProblemError, match="jumps between values, of which it has more than 16"):
+        model_of(problem(length=2), text)
+
+
 @settings(max_examples=4)
 @given(st.floats(0.0005, 0.02), SCALES, UNITS, st.booleans())
 def test_rare_labels_of_near_jumps_are_not_missed(width, c, a, polynomial):

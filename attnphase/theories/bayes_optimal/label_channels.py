@@ -172,6 +172,12 @@ def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what:
             "teacher.noise = 0: labels that hold the numbers of clusters must have a few values that are told by signs,"
             " or noise: set teacher.noise above zero.",
         )
+    if facts.are_steps:
+        raise ProblemError(
+            field,
+            f"{field}: {what} jumps between values, of which it has more than {facts.most} or too many to list:"
+            " write one with fewer, or set teacher.noise above zero.",
+        )
     return without_noise(problem, next(iter(cases))), readout
 
 
