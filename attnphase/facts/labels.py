@@ -30,7 +30,8 @@ __all__ = ["FieldLaws", "LabelFacts"]
 _MANY = 256  # points of every size, at which double precision looks for values that are none
 _LIKELY = 9.0  # standard deviations: a normal variable is farther with a probability of 2e-19
 _FARTHEST = 40.0  # standard deviations: normal densities are no numbers from 38.6 on
-_MOST_VALUES = 16
+_MOST_VALUES = 16  # that draws are summed over
+_MOST_OF_ONE = 64  # of one field, which need none: of jumps one after another, half a minute of decisions
 _FEW = 64  # fields at which many digits look for a number
 _RANKS = 8  # points at which the rank of a label's slopes is looked at
 _INDEPENDENT = 1e-7  # singular value of slopes, over the largest
@@ -200,17 +201,34 @@ class LabelFacts:
                     return False
         return True
 
+    @property
+    def most(self) -> int:
+        """Values that finitely many labels can have."""
+        return _MOST_OF_ONE if len(self.laws.scales) == 1 else _MOST_VALUES
+
+    @property
+    def are_steps(self) -> bool:
+        """Whether the first label has no slope wherever double precision looks: it only jumps."""
+        slopes = self.cases[0].values_and_slopes()(self.laws.points(self._each[0], _MANY).values)[1]
+        return not slopes[np.isfinite(slopes).all(axis=(1, 2))].any()
+
+    @cached_property
+    def _cells(self) -> list[symbolic.Cells] | None:
+        """Of all functions; None if one of them is not constant between jumps, or has too many values."""
+        found = [symbolic.cells_of(case.entries, case.fields, *self.laws.ends, self.most) for case in self.cases]
+        cells = [one for one in found if one is not None]
+        return cells if len(cells) == len(found) else None
+
     def values(self) -> Callable[[Array], Array] | None:
         """Probabilities of the labels (..., Y) of fields (..., F) where these are finitely many, else None.
 
         Labels are constant between jumps, and signs of functions of the fields decide which one it is.
         """
-        found = [symbolic.cells_of(case.entries, case.fields, *self.laws.ends, _MOST_VALUES) for case in self.cases]
-        cells = [one for one in found if one is not None]
-        if len(cells) < len(found):
+        cells = self._cells
+        if cells is None:
             return None
         numbers = symbolic.distinct([value for one in cells for value in one.values])
-        if (count := max(numbers) + 1) > _MOST_VALUES:
+        if (count := max(numbers) + 1) > self.most:
             return None
         starts = np.cumsum([0, *(len(one.values) for one in cells)])
         parts = [
@@ -227,6 +245,14 @@ class LabelFacts:
             return chances.reshape(*k.shape[:-1], count)
 
         return certain
+
+    def jumps(self) -> tuple[float, ...] | None:
+        """Where finitely many labels of one field jump, in order; None of several fields, or where it is not known."""
+        if self._cells is None or len(self.laws.scales) > 1:
+            return None
+        found = [cells.jumps(case.fields[0]) for cells, case in zip(self._cells, self.cases, strict=True)]
+        known = [one for one in found if one is not None]
+        return tuple(np.unique(np.concatenate(known)).tolist()) if len(known) == len(found) else None
 
     def ranks(self) -> set[int]:
         """Of how many fields the label depends, of the first function: on every piece between kinks, at most of points.

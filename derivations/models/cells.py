@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from sympy import Float, N, Rational, Symbol, expand, preorder_traversal
+from sympy import Float, N, Poly, Rational, Symbol, expand, preorder_traversal
 
 from derivations.models.functions import KINKED, Modulus, Relu, Sign, Step
 
@@ -24,6 +24,7 @@ _INSIDE = -1e-8  # share of the fields' range by which a cell may be empty: ten 
 _LARGEST = 10**15  # number by which an argument is divided: others may be no numbers of double precision
 _DIGITS = 60  # of two possible values that are compared
 _EQUAL = 1e-40  # of the spread: rounding of sixty digits
+_ROOT_DIGITS = 30  # of places of jumps
 
 
 class _TooManyError(Exception):
@@ -74,6 +75,19 @@ class Cells:
         for value, parts in waiting.items():
             found[np.concatenate(parts)] = ~value
         return found
+
+    def jumps(self, one: Symbol) -> Array | None:
+        """Where arguments of a single field vanish, in no order; None if one of them is no polynomial."""
+        if not all(argument.is_polynomial(one) for argument in self.arguments):
+            return None
+        roots = list[float]()
+        for argument in self.arguments:
+            polynomial = Poly(argument, one)
+            if polynomial.domain.is_ZZ or polynomial.domain.is_QQ:
+                polynomial = polynomial.sqf_part()  # a root that counts twice is found with fewer digits
+            if polynomial.degree() > 0:
+                roots += [float(root) for root in polynomial.nroots(n=_ROOT_DIGITS, maxsteps=200) if root.is_real]
+        return np.array(roots)
 
 
 @dataclass(eq=False)

@@ -63,15 +63,17 @@ def steps(edges, c, a, constant, sizes=None):
     return f"{written(constant * a)} + {' + '.join(terms)}"
 
 
-def known_of_cells(edges, alpha):
-    """The overlap for one field of variance one, of which a label tells the cell between edges."""
+def known_of_cells(edges, alpha, labels=None):
+    """The overlap for one field of variance one, of which a label tells the cell between edges, or cells alike."""
+    labels = np.arange(len(edges) + 1) if labels is None else np.array(labels)
+    same = labels == np.unique(labels)[:, None]
     z, w = np.polynomial.hermite_e.hermegauss(80)
     w = w / w.sum()
     ends, q = np.array([-np.inf, *sorted(edges), np.inf])[:, None], 0.5
     for _ in range(400):
         u = (ends - math.sqrt(q) * z) / math.sqrt(1 - q)
         chances = np.where(u[:-1] > 0, -np.diff(norm.sf(u), axis=0), np.diff(norm.cdf(u), axis=0))
-        slopes = np.diff(norm.pdf(u), axis=0)
+        chances, slopes = same @ chances, same @ np.diff(norm.pdf(u), axis=0)
         told = alpha * (w @ (slopes**2 / np.maximum(chances, 1e-300)).sum(axis=0)) / (1 - q)
         q = told / (1 + told)
     return q
@@ -117,6 +119,36 @@ def test_weak_recovery_of_a_rare_label_is_not_missed():
         model_of(problem(10.0), "sign(abs(k0_0) - 12) + 2*sign(abs(k0_0) - 35)"), max_nodes=64
     )["weak_recovery"]
     assert abs(found.alpha - expected) < 4 * found.standard_error + 1e-4 * expected
+
+
+@pytest.mark.parametrize("c", [1.0, 2.3e-5])
+def test_labels_of_many_values(c):
+    edges = [0.193 * place - 1.91 for place in range(20)]
+    point = reached(problem(c), 1.3, steps(edges, c, 1.0, 0.0), nodes=1024)
+    assert abs(point.overlap - known_of_cells(edges, 1.3)) < 4 * point.errors["overlap"] + 1e-4
+    assert point.errors["overlap"] < 0.001
+
+
+def test_labels_of_too_many_values_are_refused_by_their_number():
+    text = "+".join(f"{place + 1}*sign(k[0, 0] - {0.193 * place}) + sign(k[1, 0])" for place in range(17))
+    with pytest.raises(ProblemError, match="jumps between values, of which it has more than 16"):
+        model_of(problem(length=2), text)
+
+
+@settings(max_examples=4)
+@given(st.floats(0.0005, 0.02), SCALES, UNITS, st.booleans())
+def test_rare_labels_of_near_jumps_are_not_missed(width, c, a, polynomial):
+    """Two jumps nearer to each other than samples of the field are: what is learned, and from when on."""
+    even = f"k0_0**2 - {(width * c) ** 2!r}" if polynomial else f"abs(k0_0) - {width * c!r}"
+    model, expected = model_of(problem(c), f"{a!r}*sign({even})"), weak_recovery_of_cells([width])
+    assert abs(_weak_recovery(model.evolution(16)).alpha - expected) < 1e-9 * expected
+    below = solve_bayes_optimal(model, 0.5 * expected, Start.informed, max_nodes=1024)
+    assert below.overlap < 1e-6
+    edges = [0.9137, 0.9137 + width]
+    text = f"{a!r}*(sign(k0_0 - {edges[0] * c!r}) - sign(k0_0 - {edges[1] * c!r}))"
+    alpha = 0.3 / width  # of which about 7 percent have the rare label
+    point = reached(problem(c), alpha, text, nodes=1024)
+    assert abs(point.overlap - known_of_cells(edges, alpha, [0, 1, 0])) < 4 * point.errors["overlap"] + 1e-4
 
 
 @settings(max_examples=8)

@@ -165,22 +165,34 @@ def _of_functions(problem: Problem, functions: LabelFunctions, field: str, what:
         return Noisy(target, size, length, rank, noise, images, draws, seed, plane, shares, *sizes), readout
     certain = facts.values()
     if certain is not None:
-        return _of_labels(problem, certain, facts)
+        return _of_labels(problem, certain, facts, facts.jumps())
     if len(each) > 1:
         raise ProblemError(
             "teacher.noise",
             "teacher.noise = 0: labels that hold the numbers of clusters must have a few values that are told by signs,"
             " or noise: set teacher.noise above zero.",
         )
+    if facts.are_steps:
+        raise ProblemError(
+            field,
+            f"{field}: {what} jumps between values, of which it has more than {facts.most} or too many to list:"
+            " write one with fewer, or set teacher.noise above zero.",
+        )
     return without_noise(problem, next(iter(cases))), readout
 
 
-def _of_labels(problem: Problem, probabilities: Callable[[Array], Array], facts: LabelFacts) -> tuple[Channel, Readout]:
-    """The channel of finitely many labels with these probabilities."""
+def _of_labels(
+    problem: Problem,
+    probabilities: Callable[[Array], Array],
+    facts: LabelFacts,
+    jumps: tuple[float, ...] | None = None,
+) -> tuple[Channel, Readout]:
+    """The channel of finitely many labels with these probabilities, which jump at places that may be known."""
     rho, length, rank = measure_of(problem).rho, problem.tokens.length, problem.teacher_columns
     images = signed_permutations(facts.alike, rank)
     variance = float(np.trace(rho, axis1=1, axis2=2).max()) / rank
-    channel = Labels(probabilities, rank, images, seed=problem.integration.seed, length=length, variance=variance)
+    seed = problem.integration.seed
+    channel = Labels(probabilities, rank, images, seed=seed, length=length, variance=variance, jumps=jumps)
     return channel, LabelError(probabilities)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 
-__all__ = ["Response", "of_labels", "of_labels_drawn", "of_noisy_labels", "of_preimages"]
+__all__ = ["Response", "of_cells", "of_labels", "of_labels_drawn", "of_noisy_labels", "of_preimages"]
 
 _REACH = 8.0  # standard deviations, beyond which a normal number's fourth moment has 1e-11
 _FIELD, _NOISE = 0.7, 0.5  # spacings, in deviations of a field and of the noise: errors of exp(-2 pi^2 / h^2)
@@ -53,6 +53,12 @@ def of_preimages(size: int, even: bool) -> Response:
     one = np.eye(size)
     operator = np.einsum("ik,jl->ijkl", one, one) + np.einsum("il,jk->ijkl", one, one)
     return Response(np.stack([operator] * 2), np.full(2, 0.0 if even else 1.0))
+
+
+def of_cells(chance: Array, mean: Array, second: Array) -> Response:
+    """Of finitely many labels whose probabilities (Y,) and moments (Y, t), (Y, t, t) given each of them are known."""
+    found = _products(chance, chance[:, None] * mean, chance[:, None, None] * second)
+    return _joined([found] * 2)
 
 
 def of_labels(probabilities: Callable[[Array], Array], root: Array, seed: int) -> Response:
