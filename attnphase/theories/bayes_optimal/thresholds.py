@@ -249,7 +249,8 @@ def _point_at(
     entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
     told = evolution.told(V)
     slopes = moments.log_evidence  # pyright: ignore[reportPossiblyUnboundVariable]
-    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told, _precision(evolution))  # pyright: ignore[reportPossiblyUnboundVariable]
+    certain = V.size == 1 and evolution.channel.sums is not None
+    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told, _precision(evolution), certain)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _precision(evolution: Evolution) -> float:
