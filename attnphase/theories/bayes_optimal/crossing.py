@@ -291,9 +291,7 @@ def crossing(at: At, found: Branches, known: AllKnown | None, exact: bool) -> tu
             upper, steeper, rest = over.free_entropies + over.slopes * (alpha - over.alpha), over.slope, 0.0
         slope = max(steeper - below.slope, 1e-12)
         step = float((lower - upper).mean()) / slope
-        common = end.precision * max(
-            alpha, abs(float(lower.mean())) / slope
-        )  # of two free entropies that hardly differ
+        common = end.precision * max(alpha, abs(float(lower.mean())) / slope)  # of two that hardly differ
         errors = np.array([scatter(lower - upper) / slope, rest / slope, common])
         alpha = min(max(alpha + step, low), high)  # few nodes may lead beyond, by less than the error
     which = of_others(alpha)[1]

@@ -124,6 +124,7 @@ def _of_curve(
     known = _all_known(evolution)
     if not found.summits:
         seen = f"up to a share of {end.share_text} at alpha = {end.alpha:.4g}"
+        seen += "" if end.certain else "; a fall by less than a thousandth is not told from errors"
         none = BayesOptimalThreshold(
             float("nan"), float("nan"), f"no jump: what is known grows steadily with alpha, {seen}"
         )
