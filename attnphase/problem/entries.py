@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from attnphase.errors import ProblemError
@@ -176,11 +178,17 @@ def _number(name: str, values: Any) -> Any:
     else:
         if isinstance(values, int | float | str):
             return values
-    raise ProblemError(name, f"{name} is no number of this problem, whose {place} is {_described(values)}.")
+    what = _described(values, place, name.removeprefix(place).strip("."))
+    raise ProblemError(name, f"{name} is no number of this problem, whose {place} is {what}")
 
 
-def _described(values: Any) -> str:
-    """What a value is, whose entries are not what they were taken for."""
+def _described(values: Any, place: str, word: str) -> str:
+    """What a value at a place is, whose entries are not what a word was taken for."""
     if isinstance(values, list | tuple) and values:
-        return f"a list of {len(values)} entries, numbered from 0"
-    return "no list of numbers" if values is None or isinstance(values, int | float | str | list | tuple) else "a table"
+        each = "" if word else f": name one, as {place}[0]"
+        return f"a list of {len(values)} entries, numbered from 0{each}."
+    if values is None or isinstance(values, int | float | str | list | tuple):
+        return "no list of numbers."
+    keys = [*values] if isinstance(values, dict) else [item.name for item in fields(values)]
+    nearest = difflib.get_close_matches(word, keys, 1)
+    return f"a table with {', '.join(keys)}" + (f": did you mean {place}.{nearest[0]}?" if nearest else ".")

@@ -105,8 +105,14 @@ MIXTURE = Problem.from_dict(
     [
         ("tokens.clusters[1].mean[1]", 0.2, "whose tokens.clusters[1].mean is a list of 1 entries, numbered from 0"),
         ("tokens.clusters[2].sigma", 0.2, "whose tokens.clusters is a list of 2 entries, numbered from 0"),
-        ("tokens.clusters[1].sgma", 0.2, "whose tokens.clusters[1] is a table"),
-        ("tokens.clusters[1]", 0.2, "whose tokens.clusters[1] is a table"),
+        (
+            "tokens.clusters[1].mean",
+            0.2,
+            "a list of 1 entries, numbered from 0: name one, as tokens.clusters[1].mean[0].",
+        ),
+        ("tokens.clusters[1].sgma", 0.2, "a table with sigma, mean: did you mean tokens.clusters[1].sigma?"),
+        ("tokens.clusters[1].men[0]", 0.2, "a table with sigma, mean: did you mean tokens.clusters[1].mean?"),
+        ("tokens.clusters[1]", 0.2, "whose tokens.clusters[1] is a table with sigma, mean."),
         ("tokens.clusters[1].sigma[0]", 0.2, "whose tokens.clusters[1].sigma is no list of numbers"),
         ("tokens.clusters[1].sigma", -0.2, "tokens.clusters[1].sigma must be a positive number from 1e-6 to 1e6"),
         ("tokens.clusters[1].sigma", None, "tokens.clusters[1].sigma has no default"),

@@ -167,6 +167,8 @@ def sparse(density):
         pytest.param(linear_label, sparse(0.02), 1e-2, "square", id="a window of half a percent"),
         pytest.param(linear_label, ((0.05, -3.0, 0.0), (0.9, 0.0, 0.0), (0.05, 3.0, 0.0)), 2e-3, "square", id="atoms"),
         pytest.param(linear_label, SIGNS, 1e-8, "square", id="signs, hardly any noise"),
+        pytest.param(linear_label, SIGNS, 0.1, "square", id="a jump within a step of the curve"),
+        pytest.param(linear_label, SIGNS, 0.1008, "square", id="a window of a thousandth"),
         pytest.param(sign_label, SIGNS, 1e-3, "logistic", id="perceptron"),
     ],
 )

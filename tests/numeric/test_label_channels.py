@@ -250,6 +250,7 @@ def test_the_committee_does_not_jump_where_its_members_are_told_apart():
     for name in ("algorithmic", "information_theoretic"):
         assert np.isnan(found[name].alpha)
         assert found[name].statement.startswith("no jump: what is known grows steadily with alpha, up to a share of ")
+        assert found[name].statement.endswith("; a fall by less than a thousandth is not told from errors")
 
 
 def committee_image(alpha, q):

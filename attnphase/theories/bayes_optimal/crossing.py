@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ __all__ = [
 PRECISION = 1e-10
 """Relative precision of the sample complexity of a point, as a root."""
 
-_JUMP = 1e-3  # relative change of alpha that counts
+_JUMP = 1e-3  # relative change of alpha that counts, where it has errors that replicates share
+_MOST_HALVINGS = 8  # of steps along the curve: alpha turns by the third power of a step that hides two turns
 _MOST_LEFT = 0.9  # of a step of alpha, in the next one
 _FLAT = 0.3  # of the square root of alpha's relative error, which hides a turning point up to there
 _NEAR = 1e-5  # relative distance of a point, whose square is the error of a line
@@ -56,6 +58,8 @@ class PointAtShare:
         Share of what is unknown before a label that the label tells.
     precision : float
         Relative error of the sample complexity that all replicates have in common.
+    certain : bool
+        Whether it has no other one: V is a single number, and means are sums.
     """
 
     rest: float
@@ -66,6 +70,7 @@ class PointAtShare:
     V: Array
     told: float
     precision: float = PRECISION
+    certain: bool = False
 
     @property
     def share(self) -> float:
@@ -91,6 +96,11 @@ class PointAtShare:
     def error(self) -> float:
         """Standard error of the sample complexity."""
         return float(np.hypot(scatter(self.alphas), self.precision * self.alpha))
+
+    def change_that_counts(self, other: PointAtShare) -> float:
+        """By how much alpha must differ from that of another point to be told from it."""
+        least = ERRORS * self.precision if self.certain else _JUMP
+        return max(least * other.alpha, ERRORS * scatter(self.alphas - other.alphas))
 
 
 At = Callable[[float, Array], PointAtShare]
@@ -155,6 +165,8 @@ def branches(at: At, curve: list[PointAtShare], origin: PointAtShare) -> Branche
     origin : PointAtShare
         The point without labels.
     """
+    end, left = curve[-1], remainder(curve)
+    curve = _closer(at, curve)
     places = _turns(curve)
     turns = [_refined(at, curve, place, 1.0 if number % 2 else -1.0) for number, place in enumerate(places)]
     ends = [-np.inf, *(turn.odds for turn in turns), np.inf]
@@ -163,8 +175,30 @@ def branches(at: At, curve: list[PointAtShare], origin: PointAtShare) -> Branche
         inner = [point for point in curve if ends[first] < point.odds < ends[first + 1]]
         stable.append([*turns[max(first - 1, 0) : first], *inner, *turns[first : first + 1]])
     stable[0].insert(0, origin)
-    end = curve[-1]
-    return Branches(stable, turns[::2], end, (end.alpha, float(np.hypot(end.error, remainder(curve)))))
+    return Branches(stable, turns[::2], end, (end.alpha, float(np.hypot(end.error, left))))
+
+
+def _closer(at: At, curve: list[PointAtShare]) -> list[PointAtShare]:
+    """The curve with more points where it may turn and turn back within a step: where alpha hardly changes.
+
+    The cubic through four points, steepest at its ends, says whether its slope may vanish between them.
+    """
+    for _ in range(_MOST_HALVINGS):
+        odds, alphas = np.array([[point.odds, point.alpha] for point in curve]).T
+        slopes, steps = np.diff(alphas) / np.diff(odds), set[int]()
+        for i in range(1, len(slopes) - 1):
+            sizes = slopes[i - 1 : i + 2] * np.sign(slopes[i])
+            four = curve[i - 1 : i + 3]
+            seen = any(abs(after.alpha - one.alpha) > after.change_that_counts(one) for one, after in pairwise(four))
+            if seen and 0 < sizes[1] < min(sizes[0], sizes[2]):
+                cube, square, line, _ = np.polyfit(odds[i - 1 : i + 3] - odds[i], alphas[i - 1 : i + 3], 3)
+                least = line - square**2 / (3 * cube)
+                steps |= {i - 1, i, i + 1} if least * np.sign(slopes[i]) < sizes[1] / 2 else set()
+        if not steps:
+            break
+        new = [at(_rest((odds[i] + odds[i + 1]) / 2), curve[i].V) for i in sorted(steps)]
+        curve = sorted([*curve, *new], key=lambda point: point.odds)
+    return curve
 
 
 def _turns(curve: list[PointAtShare]) -> list[int]:
@@ -175,7 +209,7 @@ def _turns(curve: list[PointAtShare]) -> list[int]:
         change = (point.alpha - before.alpha) * (1 if rising else -1)
         if change >= 0:
             extreme = place
-        elif -change > max(_JUMP * before.alpha, ERRORS * scatter(point.alphas - before.alphas)):
+        elif -change > point.change_that_counts(before):
             found.append(extreme)
             extreme, rising = place, not rising
     return found
@@ -257,7 +291,8 @@ def crossing(at: At, found: Branches, known: AllKnown | None, exact: bool) -> tu
             upper, steeper, rest = over.free_entropies + over.slopes * (alpha - over.alpha), over.slope, 0.0
         slope = max(steeper - below.slope, 1e-12)
         step = float((lower - upper).mean()) / slope
-        errors = np.array([scatter(lower - upper) / slope, rest / slope, end.precision * alpha])
+        common = end.precision * max(alpha, abs(float(lower.mean())) / slope)  # of two that hardly differ
+        errors = np.array([scatter(lower - upper) / slope, rest / slope, common])
         alpha = min(max(alpha + step, low), high)  # few nodes may lead beyond, by less than the error
     which = of_others(alpha)[1]
     statement = "the free entropies cross"

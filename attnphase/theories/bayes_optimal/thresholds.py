@@ -124,6 +124,7 @@ def _of_curve(
     known = _all_known(evolution)
     if not found.summits:
         seen = f"up to a share of {end.share_text} at alpha = {end.alpha:.4g}"
+        seen += "" if end.certain else "; a fall by less than a thousandth is not told from errors"
         none = BayesOptimalThreshold(
             float("nan"), float("nan"), f"no jump: what is known grows steadily with alpha, {seen}"
         )
@@ -249,7 +250,8 @@ def _point_at(
     entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
     told = evolution.told(V)
     slopes = moments.log_evidence  # pyright: ignore[reportPossiblyUnboundVariable]
-    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told, _precision(evolution))  # pyright: ignore[reportPossiblyUnboundVariable]
+    certain = V.size == 1 and evolution.channel.sums is not None
+    return PointAtShare(rest, alpha, alphas, entropies, slopes, V, told, _precision(evolution), certain)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _precision(evolution: Evolution) -> float:
