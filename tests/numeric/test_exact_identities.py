@@ -273,7 +273,7 @@ def test_identities_do_not_depend_on_the_way(problem, branch, alpha, rule, nodes
 
 
 def test_second_minima_count_by_any_way():
-    """Nodes with one may jump in a difference. A map from a neighbour knows fewer: with these alone the point `hold`s."""
+    """Nodes with one may jump in a difference. Maps from a neighbour know fewer, and would say `hold`."""
     loss = {"kind": "expression", "expression": "(h**2 - k**2)**2/4 + h**2/2"}
     problem = Problem.from_dict(
         {
