@@ -116,8 +116,9 @@ def _violated(ds: xr.Dataset) -> list[Said]:
 
     def known(point: xr.Dataset) -> str:
         sides = {name: (float(point[name]), float(point[f"{name}_stderr"])) for name in IDENTITIES if name in point}
-        told = {name: abs(away) / error for name, (away, error) in sides.items() if not np.isnan(away / error)}
-        worst = max(told, key=lambda name: told[name])
+        with np.errstate(divide="ignore", invalid="ignore"):  # an error may be zero
+            told = {name: abs(np.divide(*side)) for name, side in sides.items()}
+        worst = max((name for name in told if not np.isnan(told[name])), key=lambda name: told[name])
         return f"{worst} = {format_value(*sides[worst])}"
 
     remedy = "do not use such a point, solve it by another integration.rule or with more integration.nodes"

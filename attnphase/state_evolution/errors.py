@@ -122,10 +122,13 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
         joint = finite_difference_jacobian(all_at, x, sizes, step, centre)
     if not rule.randomised:
         if rule.lines is None:
-            # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N; a node
-            # that has jumped may have lost the one that it left
-            share = max(float(one.second_minimum_share(np.inf).mean()) for one in (beside, map_))
-            inexact += float(np.sqrt(share / (step * beside.channel.rule.size)))
+            # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N; which of
+            # them a map knows depends on the way to the point, and a fresh one searches them all
+            fresh = StateEvolution(replace(map_.channel, rule=rule), map_.alpha, map_.sector)
+            fresh.lift = True
+            fresh(x)
+            share = 0.0 if fresh.minima is None else float(fresh.second_minimum_share(np.inf).mean())
+            inexact += float(np.sqrt(share / (step * rule.size)))
         return Response(joint[: len(x)], joint[len(x) :], scales, order_of(rule), point=x, inexact=inexact)
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
     noise = rows_of(alone.reshape(rule.replicates, len(x), len(x)))

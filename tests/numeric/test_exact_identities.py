@@ -272,6 +272,25 @@ def test_identities_do_not_depend_on_the_way(problem, branch, alpha, rule, nodes
         assert np.isnan(value) or beside.errors[name] == pytest.approx(error, rel=0.5), name
 
 
+def test_second_minima_count_by_any_way():
+    """Nodes with one may jump in a difference. Maps from a neighbour know fewer, and would say `hold`."""
+    loss = {"kind": "expression", "expression": "(h**2 - k**2)**2/4 + h**2/2"}
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 0.83},
+            "positions": {"kind": "none"},
+            "loss": loss,
+            "regularizer": {"strength": 0.02},
+            "integration": {"rule": "gauss-hermite", "nodes": 20},
+        }
+    )
+    alone = point_of(problem, 2.0)
+    beside = solve_point(problem, 2.0, start=point_of(problem, 2.6), settings=SETTINGS)
+    assert beside.identities is alone.identities
+    for name in SLOPES:
+        assert beside.errors[name] == pytest.approx(alone.errors[name], rel=0.01), name
+
+
 def test_without_stability_no_derivative_of_residuals_is_taken():
     point = point_of(PAPER, 1.87, stability=False)
     assert np.isnan(point.values["violation_V_hat"])

@@ -153,6 +153,15 @@ def test_violated_points_are_named_with_the_worst_identity():
     )
 
 
+@pytest.mark.parametrize("error", [0.1, 0.0])
+def test_the_worst_identity_may_have_no_error(error):
+    """Beside one that is exact, and one that was not computed."""
+    point = point_with(violation_ridge=0.9, violation_alpha=0.0, violation_V_hat=np.nan)
+    errors = point.errors | {"violation_ridge": error, "violation_alpha": 0.0, "violation_V_hat": np.nan}
+    ((_, sentence),) = outcomes.of_points(from_points([replace(point, errors=errors)]))
+    assert "(violation_ridge = 0.9" in sentence
+
+
 def test_python_may_be_told_to_raise_all_warnings(monkeypatch, tmp_path):
     """A command under -W error writes and prints all the same."""
     solving(monkeypatch, [point_with(overlap_gap=0.53)])
