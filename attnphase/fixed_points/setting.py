@@ -12,6 +12,7 @@ from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.problem.entries import entry_of, get, is_share, value_of
+from attnphase.problem.messages import nearest_keys
 from attnphase.problem.problem import Problem
 
 __all__ = ["Setting", "field_value", "increasing", "setting_of", "start_of", "start_value", "tuned_range"]
@@ -120,7 +121,10 @@ def increasing(between: Any) -> tuple[float, float]:
 def _check_named(argument: str, field: Any, example: str) -> None:
     if not isinstance(field, str) or (field != "alpha" and "." not in field):
         given = arguments.shown(field)
-        raise ProblemError(argument, f"{argument} must be alpha, or a field of the problem as {example}, not {given}.")
+        nearest = nearest_keys(Problem, "", field) if isinstance(field, str) else []
+        hint = f": did you mean {nearest[0]}?" if nearest else "."
+        what = f"alpha, or a field of the problem as {example}"
+        raise ProblemError(argument, f"{argument} must be {what}, not {given}{hint}")
 
 
 def setting_of(argument: str, problem: Problem, field: Any, alpha: float) -> Setting:

@@ -26,7 +26,7 @@ from attnphase.problem.schema import (
 )
 from attnphase.problem.values import TooLongError, plain
 
-__all__ = ["listed", "shown", "toml_table", "unknown_key"]
+__all__ = ["listed", "nearest_keys", "shown", "toml_table", "unknown_key"]
 
 _T = TypeVar("_T")
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
@@ -69,6 +69,19 @@ def listed(items: Sequence[Any]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def nearest_keys(owner: type, place: str, key: str) -> list[str]:
+    """Return what a key that its table does not have may mean, the likeliest first: in the table, or elsewhere."""
+    prefix, last = f"{place}." if place else "", key.rpartition(".")[2]
+    elsewhere = [meant for home, section in sections().items() if (meant := _meant(home, section, last))]
+    nearest = [meant for meant in [_meant(place, owner, last) if place else next(iter(elsewhere), None)] if meant]
+    nearest += [f'"{prefix}{close}"' for close in difflib.get_close_matches(key, keys(owner), 1)]
+    if not nearest:  # perhaps the right key in the wrong section
+        nearest = elsewhere
+        homes = {item: f'"{home}.{item}"' for home, section in sections().items() for item in keys(section)}
+        nearest += [homes[close] for close in difflib.get_close_matches(last, homes, 1)]
+    return nearest
+
+
 def unknown_key(owner: type, place: str, key: str) -> ProblemError:
     """Return the error for a key that its table does not have, with the nearest one that exists."""
     name = f"{place}.{key}" if place else key
@@ -78,15 +91,7 @@ def unknown_key(owner: type, place: str, key: str) -> ProblemError:
         nearest = difflib.get_close_matches(key, siblings, 1)
         instead = f'did you mean "{nearest[0]}"?' if nearest else f"it may have {listed(siblings)}."
         return ProblemError(field, f'unknown key "{name}": {instead}')
-    prefix, last = f"{place}." if place else "", key.rpartition(".")[2]
-    elsewhere = [meant for home, section in sections().items() if (meant := _meant(home, section, last))]
-    nearest = [meant for meant in [_meant(place, owner, last) if place else next(iter(elsewhere), None)] if meant]
-    nearest += [f'"{prefix}{close}"' for close in difflib.get_close_matches(key, siblings, 1)]
-    if not nearest:  # perhaps the right key in the wrong section
-        nearest = elsewhere
-        homes = {item: f'"{home}.{item}"' for home, section in sections().items() for item in keys(section)}
-        nearest += [homes[close] for close in difflib.get_close_matches(last, homes, 1)]
-    if nearest:
+    if nearest := nearest_keys(owner, place, key):
         return ProblemError(field, f'unknown key "{name}": did you mean {nearest[0]}?')
     where = f'"{place}" has the keys' if place else "a problem has the sections"
     return ProblemError(field, f'unknown key "{name}": {where} {", ".join(siblings)}.')

@@ -46,6 +46,7 @@ REFUSED = {
         (["--alpha", "1", "--set", "teacher.omega=2"], "teacher.omega must be"),
         (["--alpha", "1", "--set", "student.rank=x"], "student.rank must be"),
         (["--alpha", "1", "--sensitivity", "sigma"], "--sensitivity must be alpha, or a field"),
+        (["--alpha", "1", "--sensitivity", "lambda"], "not 'lambda': did you mean \"regularizer.strength\"?"),
         (["--alpha", "1", "--sensitivity", "student.rank"], "only a field that is one real number"),
         (["--alpha", "1", "--branch", "positional", "--set", "positions.kind=none"], "needs positional encodings"),
         (["--alpha", "1", "--set", "integration.rule=gauss-hermite", "--set", "integration.nodes=256"], "more than"),
