@@ -19,6 +19,7 @@ from attnphase import Problem, ProblemError
 from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import model_of
+from attnphase.theories.bayes_optimal.preimages import solved_fields
 from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.symmetries import column_images
 from attnphase.theories.bayes_optimal.thresholds import _weak_recovery, bayes_optimal_thresholds
@@ -354,3 +355,14 @@ def test_powers_of_two_change_no_bit_of_thresholds(name):
         return {key: (one.statement, repr(one.alpha), repr(one.standard_error)) for key, one in thresholds.items()}
 
     assert found(2.0**-10, 2.0**9) == found(1.0, 1.0)
+
+
+@given(width=st.floats(0.02, 0.3), c=UNITS, constant=st.floats(-2, 2))
+@settings(max_examples=6)
+def test_labels_that_fold_on_a_short_stretch_tell_no_field(width, c, constant):
+    """With u = k/c: ``u^3 - 3 w^2 u`` falls at w below zero and rises above, ``u^4 - 2 w^2 u^2`` has minima at w."""
+    for sign in (-1, 1):
+        s, w, u = written(sign * width**2), written(width), f"(k/{written(c)})"
+        slow = f"{u} + {written(sign * width)}*tanh(2*{u}/{w})"
+        for text in (f"{u}**3 + 3*{s}*{u}", f"{u}**4 + 2*{s}*{u}**2", slow, f"sinh({slow})"):
+            assert (solved_fields(facts(f"{text} + {written(constant)}", c=c), 1, 1) is None) == (sign < 0)

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.facts.labels import LabelFacts
+from attnphase.facts.points import SCALES
 from attnphase.theories.bayes_optimal.importance import Target
 
 __all__ = ["leave_a_sign", "log_volume", "solve_fields", "solved_fields"]
 
 _SAMPLES, _STARTS, _STEPS = 6, 48, 60
 _REACHED = 2048  # fields of which all others with their labels are to be reached
+_SETS, _IN_A_SET = 16, 1024  # other fields, and solved ones with each of them, at which folds are looked for
+_RARE = 5.0  # deviations, beyond which one field in a million is
 _DIFFERENCE = 1e-6  # of fields, in standard deviations
 _INDEPENDENT = 1e-7  # singular value of the labels' derivatives, over the largest
 _NEWTON_STEPS, _CONVERGED, _FARTHEST = 24, 1e-8, 1e8  # a step after that, which squares it, is rounding
@@ -94,6 +97,7 @@ def solved_fields(facts: LabelFacts, length: int, rank: int) -> tuple[tuple[tupl
     for candidates in (whole, *([one] for one in others)):
         for even in (True, False):
             found = [one for one in candidates if facts.even_in(one) == even and _are_given(both, u, list(one), even)]
+            found = [one for one in found if _keep_a_side(both, one, even, size)]
             found = [one for one in found if _are_reached(both, one, found, even, size)]
             if found:
                 return tuple(found), even
@@ -133,6 +137,28 @@ def _are_given(both: Callable[[Array], tuple[Array, Array]], u: Array, solved: l
         if good[0] and (apart > _APART * max(1.0, float(np.abs(found).max(initial=0)))).any():
             return False
     return True
+
+
+def _keep_a_side(both: Callable[[Array], tuple[Array, Array]], solved: tuple[int, ...], even: bool, size: int) -> bool:
+    """Whether the determinant of the label's derivatives has one sign, at random fields of all sizes.
+
+    Where it changes its sign, with the other fields the same, the label folds: two fields have the same label. An even
+    label of one field has its fold at zero.
+    """
+    random, count = np.random.default_rng(6), len(solved)
+    fields = np.repeat(random.standard_normal((_SETS, 1, size)), _IN_A_SET, axis=1)
+    sizes = np.resize([one for one in SCALES if one < _RARE], _IN_A_SET)
+    fields[..., solved] = sizes[:, None] * random.standard_normal((_SETS, _IN_A_SET, count))
+    with np.errstate(all="ignore"):
+        slopes = both(fields.reshape(-1, size))[1][..., solved]
+        if slopes.shape[-2] != count:  # entries that follow from others have no determinant
+            return True
+        determinant = np.linalg.det(slopes).reshape(_SETS, _IN_A_SET)
+    if even and count == 1:
+        determinant = determinant * np.sign(fields[..., solved[0]])
+    determinant = np.where(np.isfinite(determinant), determinant, 0.0)
+    seen = np.abs(determinant) > _INDEPENDENT * np.abs(determinant).max(axis=1, keepdims=True)
+    return not (np.any(seen & (determinant > 0), axis=1) & np.any(seen & (determinant < 0), axis=1)).any()
 
 
 def _are_reached(
