@@ -1,0 +1,49 @@
+"""Decisions on formulas, labels and moments depend on no unit: powers of two that are drawn change none of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnphase import Problem
+from attnphase.spectrum.measure import measure_of
+from attnphase.state_evolution.onset import is_decoupled
+from attnphase.theories.bayes_optimal.lattices import axes_of
+
+UNITS = st.integers(-40, 40).map(lambda power: 2.0**power)
+
+
+# ------------------------------------------------------------------------------------------------ encodings and labels
+
+
+@settings(deadline=None, max_examples=30)
+@given(tau=UNITS, pi=UNITS, share=st.floats(-1, 1))
+def test_whether_encodings_know_the_teacher(tau, pi, share):
+    """Vectors of two variables with a correlation, in a unit for each; less than 1e-12 is rounding."""
+    spectrum = measure_of(Problem())
+    sites, size = spectrum.sites, spectrum.mean.shape[1]
+    units = np.where(np.arange(size) < sites, tau, pi)
+    for crossed, decoupled in ((share, abs(share) < 1e-9), (1e-14, True), (1e-3, False)):
+        covariance = np.eye(size)
+        covariance[0, -1] = covariance[-1, 0] = crossed * (abs(crossed) <= 1)
+        moments = (covariance * np.outer(units, units))[None].repeat(len(spectrum.weights), axis=0)
+        own = replace(spectrum, mean=np.zeros_like(spectrum.mean), covariance=moments)
+        assert is_decoupled(own) is decoupled
+
+
+@settings(deadline=None, max_examples=30)
+@given(unit=UNITS, small=UNITS, noise=st.floats(-1, 1))
+def test_entries_of_labels_are_small_beside_the_noise_alone(unit, small, noise):
+    """Two entries, one of them smaller by a unit, with noise as large as the smaller; the third is rounding."""
+    k = np.random.default_rng(1).standard_normal((200, 2))
+    labels = unit * np.stack([k[:, 0], small * k[:, 1], k[:, 0]], axis=1)
+    smaller = unit * min(small, 1.0) * 10**noise
+    if smaller > unit * max(small, 1.0) * 1e-6:  # of what is smaller, rounding of the larger is not to be told
+        assert len(axes_of(labels, smaller**2)) == 2
+    found = axes_of(labels[:, :2], smaller**2)
+    assert len(found) == 2
+    if small not in (2.0**-30, 2.0**30):  # the bound, about
+        assert len(axes_of(labels[:, :2], (1e13 * unit) ** 2)) == (2 if 1e-9 < small < 1e9 else 1)
