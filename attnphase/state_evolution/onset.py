@@ -16,15 +16,16 @@ from itertools import product
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Part
 from attnphase.state_evolution.sector import Element
 
-__all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point"]
+__all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point", "is_decoupled"]
 
 _STEP = 1e-3  # of a conjugate, for the prior's derivative, relative to the root of q_hat
-_DECOUPLED = 1e-9  # mean of tau pi that is rounding
+_DECOUPLED = 1e-9  # mean of tau pi that is rounding, over the root mean squares of tau and of pi
 # share of the teacher's variance, in units of the weights, below which a direction of q has no density to differentiate
 _SMALLEST = 1e-4
 
@@ -60,9 +61,15 @@ def has_symmetric_point(map_: StateEvolution) -> bool:
     """Whether m = theta = 0 is exact somewhere, and neither of the two brings forth the other to first order."""
     if not map_.system.reflects or map_.channel.labelled:
         return False
-    spectrum = map_.system.spectrum
-    count = spectrum.gamma.shape[0]
-    return bool(np.abs(spectrum.second_moments[:, :count, count:]).max(initial=0.0) <= _DECOUPLED)
+    return is_decoupled(map_.system.spectrum)
+
+
+def is_decoupled(spectrum: Spectrum) -> bool:
+    """Whether encodings and the teacher are uncorrelated on every atom, in whatever units they are."""
+    moments, count = spectrum.second_moments, spectrum.sites
+    sizes = np.sqrt(np.einsum("aii->ai", moments).max(axis=0))
+    crossed = np.abs(moments[:, :count, count:])
+    return bool((crossed <= _DECOUPLED * np.outer(sizes[:count], sizes[count:])).all())
 
 
 def growth_at(map_: StateEvolution, x: Array) -> dict[str, Growth]:

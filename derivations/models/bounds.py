@@ -1,18 +1,21 @@
 """Whether a formula is finite everywhere, how fast it grows, and whether a loss falls without bound.
 
 SymPy's assumptions settle most denominators and logarithms (``1 + z**2`` of a real z is positive).  What they leave
-open is searched for zeros numerically.  How fast a loss falls is looked at along rays.  These are honest probes, no
-proofs; all points are the same on every call.  Rules on the expression bound how fast a formula grows.
+open is searched for zeros numerically, from all sizes, and these are looked at in many digits.  How fast a loss falls
+is looked at along rays.  These are honest probes, no proofs; all points are the same on every call.  Rules on the
+expression bound how fast a formula grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import mpmath
 import numpy as np
+from mpmath import mpf, workdps
 from numpy.typing import NDArray
 from sympy import (
     Abs,
@@ -38,17 +41,27 @@ from sympy import (
     zoo,
 )
 
+from derivations.models.exactly import MPMATH_FUNCTIONS
 from derivations.models.functions import NUMPY_FUNCTIONS, Modulus, Relu, Sigmoid, Sign, Softmax, Softplus, Step
 
 __all__ = ["Fall", "fall_of", "growth_of", "singular_point"]
 
 Array = NDArray[np.float64]
 
-_SIZE = 3.0  # of the fields at which values are looked at
-_FARTHEST = 1e4  # of a zero that is searched for
-_SEARCHES, _STEPS = 96, 80
-_ZERO = 1e-13  # of a denominator, relative to what it was where the search began
-_NEAR = (1e-3, 1e-6, 1e-9)  # distances from a zero at which a pole must show
+_SIZE = 3.0  # of the fields at which values are looked at first
+_SIZES = 4.0 ** np.arange(
+    -100, 101
+)  # of fields near which zeros are searched for: numbers in formulas are at most 1e60
+_AT_EACH_SIZE = 2  # searches
+_STEPS = 80
+_ALMOST = 1e-3  # of a point: how far a zero may still be, that of a high power in double precision
+_DIGITS = 200  # squares of the largest and of the smallest numbers differ in 240, of which few formulas have any use
+_STUCK = 10  # steps in digits that come no nearer
+_ACCURATE = mpf(10) ** -90  # last step, of a point: what is no zero may come as near as its rounding in squares, 1e-100
+_TRIED = 16  # zeros of a denominator that are looked at in digits
+_NEAR = (mpf(10) ** -3, mpf(10) ** -20, mpf(10) ** -37)  # of a zero's size, at which a pole must show
+_STEADY, _SEEN = 0.3, mpf(10) ** -60  # change between the nearer two, over that before: 1 of a logarithm; rounding
+_MOST_EXPONENT = 10**4  # numbers with larger ones are as good as that one: an exponential of them has too many bits
 _IN_DECADE = 10  # points on a ray; an oscillation is seldom small at all of them
 _RADII = 10.0 ** (np.arange(8 * _IN_DECADE + 1) / _IN_DECADE)
 _POWER = 1.85  # a loss that falls at least so fast along a ray is taken to fall as the square
@@ -75,11 +88,15 @@ def singular_point(expressions: Sequence[Expr], variables: Sequence[Symbol]) -> 
         bad = ~np.isfinite(value(points)).all(axis=0)
         if bad.any():
             return _named(present, points[:, bad.argmax()])
-    zeros = [_zeros(base, present) for base in _delicate(expressions)]
-    candidates = np.concatenate([np.zeros((len(present), 0)), *zeros], axis=1)
-    candidates = candidates[:, np.argsort(np.abs(candidates).max(axis=0, initial=0.0), kind="stable")]
-    singular = _is_singular(value, candidates)
-    return _named(present, candidates[:, singular.argmax()]) if singular.any() else None
+    delicate = _delicate(expressions)
+    if not delicate:
+        return None
+    exact = _in_digits(expressions, present)
+    with workdps(_DIGITS):
+        found = [
+            point for base, is_real_above in delicate.items() for point in _poles(base, is_real_above, exact, present)
+        ]
+    return _named(present, min(found, key=lambda point: np.abs(point).max())) if found else None
 
 
 @dataclass(frozen=True)
@@ -230,19 +247,23 @@ def _ordinary_points(count: int) -> Iterable[Array]:
     yield rng.uniform(-_SIZE, _SIZE, (count, 64)).round(2)
 
 
-def _delicate(expressions: Sequence[Expr]) -> list[Expr]:
-    """Denominators and arguments of logarithms and of broken powers that are not known to be positive."""
-    found: dict[Expr, None] = {}
+def _delicate(expressions: Sequence[Expr]) -> dict[Expr, bool]:
+    """Denominators and arguments of logarithms and of broken powers that are not known to be positive.
+
+    With each of them, whether there is a number where it is positive alone.
+    """
+    found: dict[Expr, bool] = {}
     for expression in expressions:
         for node in preorder_traversal(expression):
-            base = None
             if isinstance(node, Pow) and (not node.exp.is_Integer or node.exp.is_negative):
-                base = node.base
+                base, is_real_above = node.base, not node.exp.is_Integer
             elif isinstance(node, log):
-                base = node.args[0]
-            if base is not None and not _with_assumptions(base).is_positive:
-                found[base] = None
-    return list(found)
+                base, is_real_above = node.args[0], True
+            else:
+                continue
+            if not _with_assumptions(base).is_positive:
+                found[base] = found.get(base, False) or is_real_above
+    return found
 
 
 def _with_assumptions(expression: Any) -> Any:
@@ -269,40 +290,125 @@ def _with_assumptions(expression: Any) -> Any:
     return expression.func(*args)
 
 
-def _zeros(base: Expr, variables: Sequence[Symbol]) -> Array:
-    """Points (variables, N) where a function vanishes, by Newton steps along its slope."""
-    evaluate = _compiled([base, *(base.diff(symbol) for symbol in variables)], variables)
+def _poles(base: Expr, is_real_above: bool, exact: _InDigits, variables: Sequence[Symbol]) -> Iterator[Array]:
+    """Points where, or beside which, a value in digits is not finite: a function vanishes or is negative there."""
+    functions = [base, *(base.diff(symbol) for symbol in variables)]
+    value, slope = (_in_digits(part, variables) for part in (functions[:1], functions[1:]))
+    for candidate in _candidates(_compiled(functions, variables), is_real_above, len(variables)).T:
+        point = [mpf(float(x)) for x in candidate]
+        if exact(point) is None:
+            yield candidate
+            return
+        zero = _polished(value, slope, point)
+        if zero is None:
+            continue
+        rounded = np.array([float(x) for x in zero])
+        if exact(zero) is None or _is_pole(exact, zero) or exact([mpf(float(x)) for x in rounded]) is None:
+            yield rounded
+            return
+
+
+def _candidates(evaluate: Callable[[Array], Array], is_real_above: bool, count: int) -> Array:
+    """Points (variables, N) where a function seems to vanish, by Newton steps from all sizes, and some where it has to.
+
+    No unit changes a step, and whether a function vanishes is asked in digits afterwards.
+    """
     rng = np.random.default_rng(5)
-    points = rng.uniform(-_SIZE, _SIZE, (len(variables), _SEARCHES))
-    points[:, _SEARCHES // 2 :] *= np.logspace(0, 2.5, _SEARCHES - _SEARCHES // 2)
-    scale = np.abs(evaluate(points)[0])
+    points = rng.uniform(-_SIZE, _SIZE, (count, _AT_EACH_SIZE * len(_SIZES))) * np.repeat(_SIZES, _AT_EACH_SIZE)
+    start = evaluate(points)[0]
+    wrong = points[:, start <= 0 if is_real_above else start == 0]
     for _ in range(_STEPS):
         value, *slope = evaluate(points)
         slope = np.stack(slope)
         with np.errstate(all="ignore"):
-            square = (slope**2).sum(axis=0)
-            step = np.where(square > 0, value / square, 0.0) * slope
-        points = np.where(np.isfinite(step) & (np.abs(points) < 1e8), points - step, points)
-    rounded = points.round(9)
-    points = np.where(np.abs(evaluate(rounded)[0]) <= np.abs(evaluate(points)[0]), rounded, points)
-    close = np.abs(evaluate(points)[0]) <= _ZERO * np.fmax(scale, 1.0)
-    return points[:, close & (np.abs(points).max(axis=0) <= _FARTHEST)]
+            largest = np.abs(slope).max(axis=0)  # whose square may be no number
+            along = slope / largest
+            step = np.where(largest > 0, value / largest, 0.0) * (along / (along**2).sum(axis=0))
+        moves = np.isfinite(step).all(axis=0)
+        if not (moves & (step != 0).any(axis=0)).any():
+            break
+        points = np.where(moves, points - step, points)
+    value, *slope = evaluate(points)
+    with np.errstate(all="ignore"):
+        ends = points[:, np.abs(value) <= _ALMOST * np.abs(points * np.stack(slope)).sum(axis=0)]
+    found = np.concatenate([wrong, ends], axis=1)
+    sizes = np.abs(found).max(axis=0, initial=0.0)
+    found, sizes = found[:, (sizes > 0) & (sizes < np.inf)], sizes[(sizes > 0) & (sizes < np.inf)]
+    # one of those that are the same to some digits, and some of all sizes
+    _, first = np.unique(np.stack([*found / sizes, np.log2(sizes)]).round(6), axis=1, return_index=True)
+    first = first[np.argsort(sizes[first], kind="stable")]
+    return found[:, first[np.arange(_TRIED) * len(first) // _TRIED]] if len(first) > _TRIED else found[:, first]
 
 
-def _is_singular(value: Callable[[Array], Array], points: Array) -> NDArray[np.bool_]:
-    """Which points are poles, or have points beside them where a value is not finite."""
-    count, total = points.shape
-    if total == 0:
-        return np.zeros(0, dtype=bool)
-    singular: NDArray[np.bool_] = np.asarray(~np.isfinite(value(points)).all(axis=0))
-    rng = np.random.default_rng(9)
-    for direction in [*rng.normal(size=(4, count)), *np.eye(count)[:8]]:
-        for side in (-1.0, 1.0):
-            far, near, nearest = (value(points + side * distance * direction[:, None]) for distance in _NEAR)
-            singular |= ~(np.isfinite(far) & np.isfinite(near) & np.isfinite(nearest)).all(axis=0)
-            with np.errstate(all="ignore"):  # not finite, as just counted
-                growing = (np.abs(nearest) > np.abs(near)) & (np.abs(near) > np.abs(far))
-                steady = np.abs(nearest - near) > 0.3 * np.abs(near - far)
-                large = np.abs(nearest - near) > 1e-4 * (1.0 + np.abs(far))
-            singular |= (growing & steady & large).any(axis=0)
-    return singular
+_InDigits = Callable[[Sequence[Any]], "list[Any] | None"]
+
+
+def _in_digits(expressions: Sequence[Expr], variables: Sequence[Symbol]) -> _InDigits:
+    """The expressions as a function of a point in digits; None where one of them is no finite real number."""
+    function = lambdify(list(variables), list(expressions), [_DIGITS_FUNCTIONS, "mpmath"], cse=True)
+
+    def evaluate(point: Sequence[Any]) -> list[Any] | None:
+        try:
+            values = [mpmath.mpmathify(value) for value in function(*point)]
+        except (ZeroDivisionError, ValueError):  # of a power, of a logarithm
+            return None
+        return values if all(isinstance(value, mpf) and mpmath.isfinite(value) for value in values) else None
+
+    return evaluate
+
+
+def _polished(value: _InDigits, slope: _InDigits, point: Sequence[Any]) -> Sequence[Any] | None:
+    """The zero of a function beside a point, by Newton steps in digits; None if it has none there."""
+    numbers, least, since, before = value(point), mpf("inf"), 0, mpf(0)
+    while numbers is not None and numbers[0] and since < _STUCK:
+        slopes = slope(point)
+        square = sum(one**2 for one in slopes or ())
+        if not square:
+            return None
+        step = [numbers[0] / square * one for one in slopes or ()]
+        length = max(map(abs, step))
+        if length <= _ACCURATE * max(map(abs, point)):
+            return point
+        # towards a zero of power m steps are (m - 1)/m of those before
+        power = int(mpmath.nint(1 / (1 - length / before))) if 0 < length < 0.95 * before else 1
+        ways = [[x - many * by for x, by in zip(point, step, strict=True)] for many in {1, power}]
+        ends = [(abs(there[0]), way, there) for way in ways if (there := value(way)) is not None]
+        if not ends:
+            return None
+        size, point, numbers = min(ends, key=lambda end: end[0])
+        since = since + 1 if size >= least else 0
+        least, before = min(size, least), length if power == 1 else mpf(0)
+    return point if numbers is not None and not numbers[0] else None
+
+
+def _is_pole(exact: _InDigits, zero: Sequence[Any]) -> bool:
+    """Whether values beside a point are not finite, or change by as much or more the nearer they are."""
+    size, rng = max(map(abs, zero)), np.random.default_rng(9)
+    for direction in rng.normal(size=(2, len(zero))):
+        for side in (-1, 1):
+            beside = [
+                [x + side * share * size * float(d) for x, d in zip(zero, direction, strict=True)] for share in _NEAR
+            ]
+            rows = [exact(point) for point in beside]
+            if any(row is None for row in rows):
+                return True
+            for far, near, nearest in zip(*(row or [] for row in rows), strict=True):
+                change = abs(nearest - near)
+                if change > _STEADY * abs(near - far) and change > _SEEN * max(abs(far), abs(nearest)):
+                    return True
+    return False
+
+
+def _exponential(x: Any) -> Any:
+    """Of a number of any size, since one of another exponential may have more bits than there are."""
+    return mpmath.exp(max(-_MOST_EXPONENT, min(x, _MOST_EXPONENT)))
+
+
+_DIGITS_FUNCTIONS: dict[str, Any] = MPMATH_FUNCTIONS | {
+    "exp": _exponential,
+    "cosh": lambda x: (_exponential(x) + _exponential(-x)) / 2,
+    "sinh": lambda x: (_exponential(x) - _exponential(-x)) / 2,
+    "Sigmoid": lambda x: 1 / (1 + _exponential(-x)),
+    "Softmax": lambda *x: 1 / (1 + mpmath.fsum(map(_exponential, x))),
+    "Softplus": lambda x: max(x, mpf(0)) + mpmath.log1p(_exponential(-abs(x))),
+}

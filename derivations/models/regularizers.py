@@ -23,10 +23,10 @@ from derivations.models.parity import unchanged_by_rule
 __all__ = ["ConvexPenalty", "RegularizerError"]
 
 _W = Symbol("w", real=True)
-_SCALES = np.logspace(-6, 4, 21)  # on which it is asked whether it is even
-# where convexity is looked at: many scales on both sides
-_SAMPLES = np.concatenate([-np.logspace(4, -6, 400), np.logspace(-6, 4, 400), np.linspace(-5.03, 5.01, 401)])
-_ORDERED = np.sort(_SAMPLES)
+_LEAST = 1e-60  # weight at which something may happen: numbers in formulas are at most 1e60
+_SCALES = np.logspace(-60, 60, 241)  # on which it is asked whether it is even
+_SIZES = 2.0 ** (np.arange(-200 * 32, 200 * 32 + 1) / 32)  # where convexity is looked at and roots are: no unit counts
+_SAMPLES = np.concatenate([-_SIZES[::-1], _SIZES])
 
 
 class RegularizerError(ValueError):
@@ -65,13 +65,10 @@ class ConvexPenalty:
     @property
     def kinks(self) -> tuple[tuple[float, float, float], ...]:
         """Where the slope jumps: (weight, slope on the left, slope on the right)."""
-        places: set[float] = set()
-        for node in self.expression.atoms(*KINKED):
-            places |= _roots(node.args[0])
         slope = self.numeric[1]
         found = []
-        for place in sorted(places):
-            step = 1e-9 * max(1.0, abs(place))
+        for place in sorted(self._places):
+            step = 1e-9 * (abs(place) or _LEAST)
             near, far = (slope(place + size * step * np.array([-1.0, 1.0])) for size in (1, 2))
             left, right = (float(side) for side in 2 * near - far)
             # a slope that is continuous but steep changes less between nearer points
@@ -80,6 +77,11 @@ class ConvexPenalty:
             if jumps and right - left > 1e-6 * (abs(left) + abs(right)):
                 found.append((place, left, right))
         return tuple(found)
+
+    @property
+    def _places(self) -> set[float]:
+        """Where arguments of functions with kinks vanish."""
+        return set[float]().union(*(_roots(node.args[0]) for node in self.expression.atoms(*KINKED)))
 
     @cached_property
     def numeric(self) -> tuple[Any, Any, Any]:
@@ -121,19 +123,20 @@ class ConvexPenalty:
         except (OverflowError, TypeError):  # whole numbers that no array holds
             raise RegularizerError(f"{text!r} holds too large numbers.") from None
         for name, numbers in (("it", value), ("its slope", slope), ("its second derivative", curvature)):
-            bad = ~np.isfinite(numbers) & (np.abs(_SAMPLES) < 100)
+            bad = ~np.isfinite(numbers) & (np.abs(_SAMPLES) < 100) & (np.abs(_SAMPLES) > 1e-6)
             if bad.any():
                 raise RegularizerError(f"{name} is not finite at w = {_SAMPLES[bad][0]:.3g}.")
         pole = singular_point([self.expression], [_W])
         if pole is not None:
             raise RegularizerError(f"it is not finite at w = {pole[_W]:.3g}.")
-        order = np.argsort(_SAMPLES)
-        w, slope = _SAMPLES[order], slope[order]
-        finite = np.isfinite(slope)
-        w, slope = w[finite], slope[finite]
+        finite = np.isfinite(slope) & np.isfinite(curvature)
+        w, slope, curvature = _SAMPLES[finite], slope[finite], curvature[finite]
         drop = np.diff(slope)
-        size = np.maximum(np.abs(slope[1:]), np.abs(slope[:-1])) + 1e-12
-        concave = drop < -1e-9 * size
+        size = np.maximum(np.abs(slope[1:]), np.abs(slope[:-1]))
+        places = np.array(sorted(self._places))
+        holds = np.searchsorted(places, w[1:], side="right") > np.searchsorted(places, w[:-1])
+        # slopes that cancel may fall by rounding, which bends nothing
+        concave = (drop < -1e-9 * size) & (holds | (np.minimum(curvature[1:], curvature[:-1]) < 0))
         if concave.any():
             where = w[:-1][concave]
             place = float(where[np.abs(where).argmin()])
@@ -148,12 +151,14 @@ def _roots(argument: Any) -> set[float]:
             places: Any = list(roots)
             return {float(root) for root in places}
     function = _vectorised(lambdify(_W, argument, [NUMPY_FUNCTIONS, "numpy"]))
-    with np.errstate(all="ignore"):
-        values = function(_ORDERED)
-    found = set(_ORDERED[values == 0].tolist())
-    for i in np.flatnonzero(values[1:] * values[:-1] < 0):
-        root: Any = brentq(lambda w: float(function(w)), _ORDERED[i], _ORDERED[i + 1], xtol=1e-15)
-        rounded = round(root, 12)
+    inner = [_roots(node.args[0]) for node in argument.atoms(*KINKED)]
+    ordered = np.unique([*_SAMPLES, 0.0, *set[float]().union(*inner)])
+    values = function(ordered)
+    found = set(ordered[values == 0].tolist())
+    for i in np.flatnonzero(np.sign(values[1:]) * np.sign(values[:-1]) < 0):
+        ends = float(ordered[i]), float(ordered[i + 1])
+        root: Any = brentq(lambda w: float(function(w)), *ends, xtol=min(map(abs, ends)) * 1e-15 or 1e-75)
+        rounded = float(f"{root:.12g}")
         found.add(rounded if float(function(rounded)) == 0 else root)
     return found
 

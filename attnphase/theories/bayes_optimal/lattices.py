@@ -28,6 +28,7 @@ __all__ = [
     "LabelPlane",
     "LatticeMeans",
     "Sums",
+    "axes_of",
     "label_plane",
     "lattice_means",
     "spacing_of",
@@ -49,7 +50,7 @@ _FARTHEST = 7.0  # of a length's logarithm, where that is below a thousandth
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
 _DIFFERENCE = 1e-5  # of fields, in standard deviations, for how steep labels are
 _UNSEEN = 1e-12  # of what is known, over what is not
-_NEGLIGIBLE = 1e-9  # singular value of labels, over the largest; weight of a node, over the largest
+_NEGLIGIBLE = 1e-9  # weight of a node, over the largest; see also `axes_of`
 _MOST_WORK, _WINDOW = 3e8, 900.0  # likelihoods of a replicate's map, and labels of a block of fields
 _LEAST = 1e-290  # density of a label, whose logarithm is taken
 _MOST_FIELDS = 4
@@ -124,8 +125,7 @@ def label_plane(target: Callable[[Array], Array], scale: Array, noise: float) ->
     fields = _TAIL * scale * np.random.default_rng(7).standard_normal((_SAMPLES, len(scale)))
     labels = target(fields)
     middle = labels.mean(axis=0)
-    _, sizes, axes = np.linalg.svd(labels - middle, full_matrices=False)
-    axes = axes[sizes > _NEGLIGIBLE * sizes[0]]
+    axes = axes_of(labels - middle, noise)
     if len(axes) > 2:
         return None
 
@@ -138,6 +138,23 @@ def label_plane(target: Callable[[Array], Array], scale: Array, noise: float) ->
     steepest = float(np.quantile(np.linalg.norm(slopes, ord=2, axis=(1, 2)), 0.9))
     found = LabelPlane(place, labels.shape[1] - len(axes), np.ptp(places, axis=0), steepest, noise)
     return found if found.work(scale) <= _MOST_WORK else None
+
+
+def axes_of(labels: Array, noise: float) -> Array:
+    """Directions (m, M) along which labels vary by more than rounding.
+
+    A direction is left out where labels are small beside their largest entry and beside the noise: beside one of the
+    two alone they may tell of the fields.
+
+    Parameters
+    ----------
+    labels : (B, M) array
+        Less their mean.
+    noise : float
+        Variance of a label's entry.
+    """
+    _, sizes, axes = np.linalg.svd(labels, full_matrices=False)
+    return axes[sizes > _NEGLIGIBLE * min(sizes[0], np.sqrt(noise * len(labels)))]
 
 
 @dataclass(frozen=True, eq=False)

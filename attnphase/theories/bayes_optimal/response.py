@@ -15,6 +15,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
+from attnphase.theories.bayes_optimal.lattices import axes_of
 
 __all__ = ["Response", "of_cells", "of_labels", "of_labels_drawn", "of_noisy_labels", "of_preimages"]
 
@@ -191,8 +192,7 @@ def of_noisy_labels(target: Callable[[Array], Array], root: Array, noise: float,
     fields = 2 * np.random.default_rng(7).standard_normal((_SAMPLES, size))
     labels = target(fields @ root.T)
     middle = labels.mean(axis=0)
-    _, sizes, axes = np.linalg.svd(labels - middle, full_matrices=False)
-    axes = axes[sizes > 1e-9 * sizes[0]]  # other entries are noise alone
+    axes = axes_of(labels - middle, noise)  # other entries are noise alone
     if len(axes) > _MOST_ENTRIES:
         return None
 
