@@ -185,7 +185,7 @@ def test_adam_in_units() -> None:
 @pytest.mark.parametrize("optimizer", ["lbfgs", "fista"])
 @pytest.mark.parametrize("small", [2.0**-7, 2.0**-20])
 def test_training_on_labels_in_units(optimizer: str, small: float) -> None:
-    """Labels times s and a start times s, under a square: the weights and their gradients are s times what they were."""
+    """Labels and a start times s, under a square: the weights and their gradients are s times what they were."""
     pytest.importorskip("torch", reason="experiments need PyTorch")
 
     def trained(s: float) -> xr.Dataset:
