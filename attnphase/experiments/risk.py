@@ -250,7 +250,7 @@ class Risk:
     def _steep_at_zero(self, part: slice, weights: Tensor, _: Tensor) -> Tensor:
         """Absolute values of the slopes of all samples' losses in the weights at W = 0, (S, r)."""
         h, trained = self._at_zero(part, weights)
-        loss, _ = self._loss_at(trained, h)
+        loss = self._loss_at(trained, h)[0]
         slopes = loss.gradients(h, self.samples.targets[part].flatten(0, 1), self.samples.grams[part].flatten(0, 1))[1]
         norms = self._norms_of_tokens(part)
         return (norms * slopes.abs().reshape(*norms.shape[:3], -1)).sum(dim=(1, 2)) / self.dimension
