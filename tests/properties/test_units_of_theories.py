@@ -202,6 +202,20 @@ def test_training_on_labels_in_units(optimizer: str, small: float) -> None:
         np.testing.assert_array_equal(found[name] / small**power, expected[name], err_msg=name)
 
 
+def test_lasso_of_small_tokens_and_large_losses() -> None:
+    """V, of the size of c^2/a, is far below that of the problem's unit; the strength of a lasso has the loss's unit."""
+
+    def solved(a: float, c: float) -> xr.Dataset:
+        lasso = {"regularizer": {"kind": "lasso", "strength": 0.13 * a}}
+        problem = Problem.from_dict(of_clusters(SMOOTH, a, c).to_dict() | lasso)
+        return ap.solve(problem, 1.3, stability=False, identity=False, max_nodes=2**9, threads=1)
+
+    expected, (a, c) = solved(1.0, 1.0), (2.0**9, 2.0**-8)
+    found = solved(a, c)
+    for name in ("q", "V", "theta", "density", "training_loss"):
+        np.testing.assert_allclose(found[name] / powers(a, c).get(name, 1.0), expected[name], rtol=1e-6, err_msg=name)
+
+
 def test_one_step_replica_symmetry_breaking() -> None:
     """At a given y, which is the inverse of an energy, of a loss with kinks and jumps."""
 
