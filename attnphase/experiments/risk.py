@@ -8,6 +8,7 @@ the fields stay in the caches if they are of a few thousand samples at a time.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -194,17 +195,30 @@ class Risk:
     def sizes(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Natural sizes of the weights' columns, and of the gradients' at these weights, both (S, r).
 
-        Weights have their root mean square, or a thousandth of the problem's unit. The gradient's size is what weights
+        Weights have their root mean square, or a thousandth of their unit. The gradient's size is what weights
         of this size change of it: by the ridge, and by the second derivatives of every sample's loss, whose absolute
         values are summed. So it has the unit of the gradient, does not vanish with it, and no constant in the loss
         changes it.
         """
-        least = torch.as_tensor(_LEAST * Units.of(self.loss.problem).weights).to(weights)
-        size = torch.maximum(weights.square().mean(dim=1).sqrt(), least)
+        size = torch.maximum(weights.square().mean(dim=1).sqrt(), _LEAST * self.units(weights))
+        return size, self._ridges(weights) * size + self._by_parts(self._curved, weights, size)
+
+    def units(self, weights: Tensor) -> Tensor:
+        """Units of the weights' columns, (S, r), with the trained parameters of these weights.
+
+        The problem's unit does not know labels that are small: from W = 0 the slopes of all samples' losses, if all had
+        one sign, would lead no farther than their absolute values over those of the second derivatives.
+        """
+        known = torch.as_tensor(Units.of(self.loss.problem).weights).to(weights).expand(len(weights), -1)
+        bent = self._ridges(weights) + self._by_parts(self._curved_at_zero, weights, torch.ones_like(known))
+        reach = self._by_parts(self._steep_at_zero, weights, known) / bent
+        return torch.where((reach > 0) & (reach < known), reach, known)
+
+    def _by_parts(self, of: Callable[[slice, Tensor, Tensor], Tensor], weights: Tensor, size: Tensor) -> Tensor:
+        """What is there for every column of every run, (S, r), a few runs at a time."""
         step = max(1, TOGETHER // self.samples.count)
         parts = [slice(begin, begin + step) for begin in range(0, len(weights), step)]
-        curved = torch.cat(each(self.threads, lambda part: self._curved(part, weights[part], size[part]), parts))
-        return size, self._ridges(weights) * size + curved
+        return torch.cat(each(self.threads, lambda part: of(part, weights[part], size[part]), parts))
 
     def gradient_size(self, weights: Tensor) -> Tensor:
         """``|nabla R| / sqrt(d)`` of a gradient of its natural size, (S,)."""
@@ -219,16 +233,42 @@ class Risk:
 
     def _curved(self, part: slice, weights: Tensor, size: Tensor) -> Tensor:
         """By what weights of these sizes (S, r) change the gradients of the losses of a part's runs, (S, r)."""
-        samples, (runs, dimension, columns) = self.samples, weights.shape
-        length = self.loss.problem.tokens.length
-        tokens, targets, grams = samples.tokens[part], samples.targets[part], samples.grams[part]
-        h = fields_of(tokens, weights).reshape(-1, length, columns)
-        loss, _ = self._loss_at(self._best(weights, h, part), h)
-        hessian = loss.derivatives(h, targets.flatten(0, 1), grams.flatten(0, 1))[2].abs()
-        norms = (torch.linalg.vector_norm(tokens, dim=2) / math.sqrt(dimension)).reshape(runs, -1, length, 1)
-        fields = (norms * size[:, None, None, :]).reshape(-1, length * columns, 1)
-        slopes = (hessian @ fields).reshape(runs, -1, length, columns)
-        return (norms * slopes).sum(dim=(1, 2)) / dimension
+        tokens = self.samples.tokens[part]
+        h = fields_of(tokens, weights).reshape(-1, self.loss.problem.tokens.length, weights.shape[2])
+        return self._bent(part, h, self._best(weights, h, part), size)
+
+    def _at_zero(self, part: slice, weights: Tensor) -> tuple[Tensor, Array]:
+        """Fields of W = 0, and the trained parameters of these weights."""
+        h = fields_of(self.samples.tokens[part], weights)
+        h = h.reshape(-1, self.loss.problem.tokens.length, weights.shape[2])
+        return torch.zeros_like(h), self._best(weights, h, part)
+
+    def _curved_at_zero(self, part: slice, weights: Tensor, size: Tensor) -> Tensor:
+        """Likewise at W = 0."""
+        return self._bent(part, *self._at_zero(part, weights), size)
+
+    def _steep_at_zero(self, part: slice, weights: Tensor, _: Tensor) -> Tensor:
+        """Absolute values of the slopes of all samples' losses in the weights at W = 0, (S, r)."""
+        h, trained = self._at_zero(part, weights)
+        loss = self._loss_at(trained, h)[0]
+        slopes = loss.gradients(h, self.samples.targets[part].flatten(0, 1), self.samples.grams[part].flatten(0, 1))[1]
+        norms = self._norms_of_tokens(part)
+        return (norms * slopes.abs().reshape(*norms.shape[:3], -1)).sum(dim=(1, 2)) / self.dimension
+
+    def _bent(self, part: slice, h: Tensor, trained: Array, size: Tensor) -> Tensor:
+        """By what weights of these sizes change the gradients at these fields."""
+        samples, norms = self.samples, self._norms_of_tokens(part)
+        loss, _ = self._loss_at(trained, h)
+        hessian = loss.derivatives(h, samples.targets[part].flatten(0, 1), samples.grams[part].flatten(0, 1))[2].abs()
+        fields = (norms * size[:, None, None, :]).reshape(len(h), -1, 1)
+        slopes = (hessian @ fields).reshape(*norms.shape[:3], -1)
+        return (norms * slopes).sum(dim=(1, 2)) / self.dimension
+
+    def _norms_of_tokens(self, part: slice) -> Tensor:
+        """Over the root of d, (S, n, L, 1)."""
+        tokens, length = self.samples.tokens[part], self.loss.problem.tokens.length
+        norms = torch.linalg.vector_norm(tokens, dim=2) / math.sqrt(self.dimension)
+        return norms.reshape(len(tokens), -1, length, 1)
 
     def stationarity(self, weights: Tensor, gradient: Tensor, step: Tensor | None = None) -> Tensor:
         """``|nabla R| / sqrt(d)`` of every run; with a regulariser that is not smooth the length of a proximal step.

@@ -159,7 +159,9 @@ class Prior:
             q, V, m, theta, count = q[:-1], V[:-1], m[:-1], theta[:-1], norms.shape[1]
         V = symmetric(V)
         if self.rows is not None:
-            V = V + self.least_variance[:, None]
+            least = self.least_variance[:, None]  # no more than is missing: its unit does not know that of the loss
+            lacking = np.maximum(least[..., 0, 0] - np.linalg.eigvalsh(V)[..., 0], 0.0)
+            V = V + lacking[..., None, None] * np.eye(V.shape[-1])
         return Overlaps(symmetric(q), V, m, theta, trained, norms=count)
 
     @property

@@ -169,6 +169,53 @@ def test_gradient_descent_whose_rate_is_a_time() -> None:
         same(trained(a, c), expected, a, c)
 
 
+def test_adam_in_units() -> None:
+    """What it adds to the roots of the gradient's squares has their unit; the rate has that of the weights."""
+    pytest.importorskip("torch", reason="experiments need PyTorch")
+
+    def trained(a: float, c: float) -> xr.Dataset:
+        settings = {"learning_rate": 0.05, "steps": 100, "tolerance": 1e-9}
+        return ap.simulate(of_clusters(SMOOTH, a, c), 2.0, "uninformed", [40], 2, "adam", test_samples=0, **settings)
+
+    expected = trained(1.0, 1.0)
+    for a, c in [*UNITS, (2.0**-24, 1.0)]:
+        same(trained(a, c), expected, a, c)
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "fista"])
+@pytest.mark.parametrize("small", [2.0**-7, 2.0**-20])
+def test_training_on_labels_in_units(optimizer: str, small: float) -> None:
+    """Labels and a start times s, under a square: the weights and their gradients are s times what they were."""
+    pytest.importorskip("torch", reason="experiments need PyTorch")
+
+    def trained(s: float) -> xr.Dataset:
+        problem = of_clusters("energy*(h - shift*(k + noise + unit*sign(k - 0.4)/2))**2/2", shift=s)
+        start = f"semantic={0.2 * s!r},noise={0.7 * s!r}"
+        return ap.simulate(problem, 2.0, start, [40], 2, optimizer, test_samples=0)
+
+    expected, found = trained(1.0), trained(small)
+    assert (expected["status"] == 0).all()
+    np.testing.assert_array_equal(found["status"], expected["status"])
+    np.testing.assert_array_equal(found["steps"], expected["steps"])
+    powers_of_labels = {"q": 2, "m": 1, "theta": 1, "weight_norm": 2, "training_loss": 2, "gradient_norm": 1}
+    for name, power in powers_of_labels.items():
+        np.testing.assert_array_equal(found[name] / small**power, expected[name], err_msg=name)
+
+
+def test_lasso_of_small_tokens_and_large_losses() -> None:
+    """V, of the size of c^2/a, is far below that of the problem's unit; the strength of a lasso has the loss's unit."""
+
+    def solved(a: float, c: float) -> xr.Dataset:
+        lasso = {"regularizer": {"kind": "lasso", "strength": 0.13 * a}}
+        problem = Problem.from_dict(of_clusters(SMOOTH, a, c).to_dict() | lasso)
+        return ap.solve(problem, 1.3, stability=False, identity=False, max_nodes=2**9, threads=1)
+
+    expected, (a, c) = solved(1.0, 1.0), (2.0**9, 2.0**-8)
+    found = solved(a, c)
+    for name in ("q", "V", "theta", "density", "training_loss"):
+        np.testing.assert_allclose(found[name] / powers(a, c).get(name, 1.0), expected[name], rtol=1e-6, err_msg=name)
+
+
 def test_one_step_replica_symmetry_breaking() -> None:
     """At a given y, which is the inverse of an energy, of a loss with kinks and jumps."""
 
