@@ -17,7 +17,7 @@ __all__ = ["leave_a_sign", "log_volume", "solve_fields", "solved_fields"]
 
 _SAMPLES, _STARTS, _STEPS = 6, 48, 60
 _REACHED = 2048  # fields of which all others with their labels are to be reached
-_SETS, _IN_A_SET = 16, 1024  # other fields, and solved ones with each of them, at which folds are looked for
+_SETS, _OF_A_SIZE = 16, 200  # other fields, and solved ones of every size with them, at which folds are looked for
 _RARE = 5.0  # deviations, beyond which one field in a million is
 _DIFFERENCE = 1e-6  # of fields, in standard deviations
 _INDEPENDENT = 1e-7  # singular value of the labels' derivatives, over the largest
@@ -146,19 +146,21 @@ def _keep_a_side(both: Callable[[Array], tuple[Array, Array]], solved: tuple[int
     label of one field has its fold at zero.
     """
     random, count = np.random.default_rng(6), len(solved)
-    fields = np.repeat(random.standard_normal((_SETS, 1, size)), _IN_A_SET, axis=1)
-    sizes = np.resize([one for one in SCALES if one < _RARE], _IN_A_SET)
-    fields[..., solved] = sizes[:, None] * random.standard_normal((_SETS, _IN_A_SET, count))
+    sizes = np.array([one for one in SCALES if one < _RARE])
+    shape = (_SETS, len(sizes), _OF_A_SIZE)
+    fields = np.broadcast_to(random.standard_normal((_SETS, 1, 1, size)), (*shape, size)).copy()
+    fields[..., solved] = sizes[:, None, None] * random.standard_normal((*shape, count))
     with np.errstate(all="ignore"):
         slopes = both(fields.reshape(-1, size))[1][..., solved]
         if slopes.shape[-2] != count:  # entries that follow from others have no determinant
             return True
-        determinant = np.linalg.det(slopes).reshape(_SETS, _IN_A_SET)
+        determinant = np.linalg.det(slopes).reshape(shape)
     if even and count == 1:
         determinant = determinant * np.sign(fields[..., solved[0]])
     determinant = np.where(np.isfinite(determinant), determinant, 0.0)
-    seen = np.abs(determinant) > _INDEPENDENT * np.abs(determinant).max(axis=1, keepdims=True)
-    return not (np.any(seen & (determinant > 0), axis=1) & np.any(seen & (determinant < 0), axis=1)).any()
+    seen = np.abs(determinant) > _INDEPENDENT * np.abs(determinant).max(axis=2, keepdims=True)
+    rises, falls = (np.any(seen & (sign * determinant > 0), axis=(1, 2)) for sign in (1, -1))
+    return not (rises & falls).any()
 
 
 def _are_reached(
