@@ -43,10 +43,8 @@ def moments_of(slope, place, sigma):
     at = sorted(x for x in (place + m / slope for m in (-20, -6, -2, 0, 2, 6, 20)) if abs(x) < ends)
 
     def mean(of):
-        law = norm(scale=sigma).pdf
-        return sum(
-            quad(lambda k: of(k) * law(k), low, high)[0] for low, high in zip([-ends, *at], [*at, ends], strict=True)
-        )
+        pieces = zip([-ends, *at], [*at, ends], strict=True)
+        return sum(quad(lambda k: of(k) * norm.pdf(k, scale=sigma), low, high)[0] for low, high in pieces)
 
     slopes = mean(lambda k: slope / np.cosh(min(abs(slope * (k - place)), 300.0)) ** 2)
     return sigma**2 * slopes, mean(lambda k: np.tanh(slope * (k - place)) ** 2)
