@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import cast
 
@@ -51,18 +52,23 @@ def plain_risk(instance: Instance, s: int, weights: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", ["gd", "adam"])
 def test_steps_are_those_of_torch(name):
-    """The paper trains with SGD or Adam on the loss; its ridge is SGD's weight decay, for Adam a term of the loss."""
+    """The paper trains with SGD or Adam on the loss; its ridge is SGD's weight decay, for Adam a term of the loss.
+
+    Adam's small number is relative to the gradient's natural size at the start, a power of two.
+    """
     instance = instance_of(PAPER)
     start = initial_weights(instance, "uninformed")
     settings = TrainingSettings(name, steps=60)
-    trained = train(instance, Risk.of(instance), start, settings)
+    risk = Risk.of(instance)
+    trained = train(instance, risk, start, settings)
     strength = cast("float", PAPER.regularizer.strength)
     for s in range(2):
         weights = start[s].clone().requires_grad_()
         if name == "gd":
             optimizer = torch.optim.SGD([weights], lr=0.15, weight_decay=strength)
         else:
-            optimizer = torch.optim.Adam([weights], lr=0.01)
+            unit = 2.0 ** math.frexp(float(risk.sizes(start)[1][s, 0]))[1]
+            optimizer = torch.optim.Adam([weights], lr=0.01, eps=1e-8 * unit)
         for _ in range(60):
             optimizer.zero_grad()
             loss = plain_risk(instance, s, weights)

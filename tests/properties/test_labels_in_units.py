@@ -172,6 +172,7 @@ def test_every_field_has_one_of_the_labels(edges, c, a, constant, seed):
     # fields in one cell have one label, and in different cells different ones
     certain = facts(steps(edges, c, a, constant), c=c).values()
     assert certain is not None
+    k = k[(k[:, None] != c * np.array(edges)).all(axis=1)]  # at a jump itself either will do
     labels = certain(k[:, None]).argmax(axis=-1)
     cells = (k[:, None] > c * np.array(edges)).sum(axis=1)
     assert (
@@ -357,7 +358,7 @@ def test_powers_of_two_change_no_bit_of_thresholds(name):
     assert found(2.0**-10, 2.0**9) == found(1.0, 1.0)
 
 
-@given(width=st.floats(0.02, 0.3), c=UNITS, constant=st.floats(-2, 2))
+@given(width=st.floats(0.02, 0.3), c=UNITS, constant=st.floats(-2, 2).map(lambda number: round(number, 4)))
 @settings(max_examples=6)
 def test_labels_that_fold_on_a_short_stretch_tell_no_field(width, c, constant):
     """With u = k/c: ``u^3 - 3 w^2 u`` falls at w below zero and rises above, ``u^4 - 2 w^2 u^2`` has minima at w."""
