@@ -112,9 +112,9 @@ def consistent_or_flagged(problem: Problem, alpha: float, branch: str) -> Status
     if not problem.loss.norms:  # with which a loss may be negative
         assert values["test_error"] >= -1e-12
     assert 0 <= values["density"] <= 1 + 1e-9
-    # |W|^2/d bounds every q by the largest eigenvalue of its covariance
-    traces = np.trace(values["q"], axis1=-2, axis2=-1)
-    assert np.all(traces <= spectrum.gamma.max(axis=1) * values["weight_norm"] * (1 + 1e-6) + 1e-9)
+    # |W|^2/d bounds every q by the largest eigenvalue of its covariance; it is that of the image, a residual away
+    traces, rounding = np.trace(values["q"], axis1=-2, axis2=-1), 1e-6 + point.residual
+    assert np.all(traces <= spectrum.gamma.max(axis=1) * values["weight_norm"] * (1 + rounding) + 1e-9)
     return point.status
 
 
