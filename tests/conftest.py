@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 _FOLDER = "ATTNPHASE_TESTS_FOLDER"  # inherited by the workers of pytest-xdist
 
@@ -25,6 +26,8 @@ settings.register_profile(
     "long", deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+# constants in the sources of modules that are imported would make draws depend on the tests that ran before
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_configure(config: pytest.Config) -> None:
