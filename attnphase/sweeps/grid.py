@@ -10,6 +10,7 @@ other process works in the folder (`attnphase.sweeps.locks`).
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import sys
 import warnings
@@ -155,8 +156,10 @@ def sweep(
 
 def check_caller(workers: Any) -> None:
     """End this process, a worker that is starting, if the user's script which it imports starts workers again."""
+    if workers == 1 or multiprocessing.current_process().name == "MainProcess":
+        return
     # while a starting worker imports the user's script, that is __mp_main__ and not yet __main__
-    if sys.modules.get("__mp_main__") is not sys.modules["__main__"] and workers != 1:
+    if sys.modules.get("__mp_main__") is not sys.modules["__main__"]:
         raise SystemExit(STARTED_AGAIN)
 
 

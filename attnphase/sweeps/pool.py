@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["STARTED_AGAIN", "Work"]
 
 STARTED_AGAIN = 77
-"""Exit status of a worker in which the user's script starts the sweep again, unlike any of Python's and of signals."""
+"""Exit status of a worker whose import of the user's script starts the sweep again; no other exit has this number."""
 
 _UNGUARDED = (
     "every worker process runs the script again, and the sweep in it: write the script's calls under"

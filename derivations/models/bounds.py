@@ -49,9 +49,8 @@ __all__ = ["Fall", "fall_of", "growth_of", "singular_point"]
 Array = NDArray[np.float64]
 
 _SIZE = 3.0  # of the fields at which values are looked at first
-_SIZES = 4.0 ** np.arange(
-    -100, 101
-)  # of fields near which zeros are searched for: numbers in formulas are at most 1e60
+# of fields near which zeros are searched for: numbers in formulas are at most 1e60
+_SIZES = 4.0 ** np.arange(-100, 101)
 _AT_EACH_SIZE = 2  # searches
 _STEPS = 80
 _ALMOST = 1e-3  # of a point: how far a zero may still be, that of a high power in double precision

@@ -12,6 +12,7 @@ from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.interface import Optimizer, Progress
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
+from attnphase.problem.units import power_of_two
 
 __all__ = ["Adam"]
 
@@ -19,14 +20,13 @@ __all__ = ["Adam"]
 class Adam(Optimizer):
     """Adam on the ridge-regularised risk; every entry of every run has its own moments, so that batches do not mix.
 
-    It adds a fixed number to the roots of the gradient's squares: gradients have their natural size at the start for
-    it, a power of two, which costs no digit.
+    Adam adds a fixed number to the roots of the gradient's squares. Gradients are therefore divided by their natural
+    size at the start: by a power of two, which costs no digit.
     """
 
     def __init__(self, risk: Risk, weights: Tensor, learning_rate: float) -> None:
         self.risk, self.weights = risk, weights.clone()
-        natural = risk.sizes(weights)[1]
-        self._unit = torch.where(natural > 0, torch.ldexp(torch.ones_like(natural), torch.frexp(natural)[1]), 1.0)
+        self._unit = torch.as_tensor(power_of_two(risk.sizes(weights)[1].cpu().numpy())).to(weights)
         self._adam = torch.optim.Adam([self.weights], lr=learning_rate)
 
     @classmethod

@@ -99,9 +99,10 @@ class Labels:
         if self.jumps is not None:
             every, rows = self._between_jumps(fields.omega.reshape(count), fields.V), np.arange(count)
             chances, mean, second = (x[rows, label] for x in every)
-        for part, about, likelihood in () if self.jumps is not None else self._in_parts(fields):
-            own = np.take_along_axis(likelihood, label[part, None, None], axis=-1)
-            chances[part], mean[part], second[part] = (x[:, 0] for x in _given(about, own))
+        else:
+            for part, about, likelihood in self._in_parts(fields):
+                own = np.take_along_axis(likelihood, label[part, None, None], axis=-1)
+                chances[part], mean[part], second[part] = (x[:, 0] for x in _given(about, own))
         mean = mean.reshape(*shape, self.length, self.rank)
         second = self._of_tokens(second.reshape(*shape, size, size))
         square, log = outer(mean, mean), np.log(np.maximum(chances, _LEAST)).reshape(shape)
