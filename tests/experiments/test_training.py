@@ -25,6 +25,7 @@ from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.simulate import simulate
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import train
+from attnphase.functions import softmax, tanh
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.overlaps import Overlaps
@@ -128,6 +129,35 @@ def test_lbfgs_reaches_its_tolerance_where_rounding_hides_differences_of_values(
     trained = train(instance, Risk.of(instance), initial_weights(instance, "semantic"), TrainingSettings("lbfgs"))
     assert trained.status.tolist() == [RunStatus.converged] * 4
     assert trained.steps.max() < 300
+
+
+def test_lbfgs_measures_all_columns_in_one_unit_of_the_labels():
+    """With a unit of its own for each column these runs took ten times as many steps, about a thousand."""
+
+    def units(h, gain):
+        return tanh(gain * softmax(h[:, :1] @ h[:, 1:2].T) @ h[:, 2:])
+
+    def loss(h, k, noise, a0=1.5, a1=-1.25, a2=1.0):
+        label = units(k, 3) @ np.array([1.5, -1.25, 1.0]) + noise[:, 0]
+        return ((label - units(h, 1) @ np.array([a0, a1, a2])) ** 2).sum() / 4
+
+    problem = Problem.from_dict(
+        {
+            "teacher": {"rank": 5, "noise": 0.1},
+            "student": {"rank": 5},
+            "regularizer": {"strength": 0.2},
+            "positions": {"kind": "none"},
+            "tokens": {"length": 2, "sigma": 1.0},
+            "loss": {
+                "kind": "expression",
+                "expression": loss,
+                "trained": {a: f"0.1*{a}**2" for a in ("a0", "a1", "a2")},
+            },
+        }
+    )
+    found = simulate(problem, 7.0, "semantic", [60], 2, test_samples=0)
+    assert found["status"].values.tolist() == [[[[RunStatus.converged] * 2]]]
+    assert found["steps"].max() < 400
 
 
 def test_sparse_optimisers_find_one_minimum_with_the_same_zeros():

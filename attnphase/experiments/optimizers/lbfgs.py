@@ -11,7 +11,7 @@ from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.interface import Optimizer, Progress
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
-from attnphase.problem.units import power_of_two
+from attnphase.problem.units import Units, power_of_two
 from attnphase.processes.threads import each
 
 __all__ = ["Lbfgs"]
@@ -72,7 +72,12 @@ class _Descent:
     """
 
     def __init__(self, risk: Risk, weights: Tensor) -> None:
-        self._size = torch.as_tensor(power_of_two(risk.units(weights)[0].double().cpu().numpy())).to(weights)
+        # of small labels all columns have small units: one unit each would make the risk of attention less round
+        known = torch.as_tensor(Units.of(risk.loss.problem).weights).to(weights)
+        shares = risk.units(weights)[0] / known
+        small = shares[shares < 1]
+        unit = known * (small.max() if small.numel() else 1.0)
+        self._size = torch.as_tensor(power_of_two(unit.double().cpu().numpy())).to(weights)
         self._energy = float(risk.curvature(weights) * self._size.max() ** 2)
         self._scaled = weights / self._size
         self.solver = torch.optim.LBFGS(
