@@ -140,12 +140,14 @@ _NAMES = {
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'attnphase' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"attnphase.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to type checkers a wrong name is an error
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'attnphase' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"attnphase.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 display.show_by(lambda: importlib.import_module("attnphase.pages.page").model_equations)

@@ -224,7 +224,7 @@ def test_the_package_shows_its_public_names_only():
         assert getattr(ap, name) is not None
         assert not isinstance(getattr(ap, name), type(ap)), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = ap.nothing
+        _ = ap.nothing  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("name", errors.__all__)

@@ -12,7 +12,7 @@ import xarray as xr
 
 import attnphase as ap
 from attnphase.checks.matching import at_problem
-from attnphase.errors import ProblemError
+from attnphase.errors import CompareError, ProblemError
 from attnphase.fixed_points.deflation import solutions_of
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -225,9 +225,9 @@ def test_a_sweep_over_one_ridge(swept, tmp_path):
     xr.testing.assert_identical(ap.load_dataset(tmp_path / "sweep.nc"), swept)
     there = at_problem(swept, of(UNITS, 0.02, 0.1))
     assert there.strength_1.item() == 0.1
-    with pytest.raises(ap.errors.CompareError, match=r"no strength_1 = 0\.2, which the experiment has"):
+    with pytest.raises(CompareError, match=r"no strength_1 = 0\.2, which the experiment has"):
         at_problem(swept, of(UNITS, 0.02, 0.2))
-    with pytest.raises(ap.errors.CompareError):
+    with pytest.raises(CompareError):
         at_problem(swept, of(UNITS, 0.03, 0.1))
 
 
