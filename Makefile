@@ -36,6 +36,8 @@ lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/pyright -p tests/typing
+	cd tests/typing && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml everything.py
 
 docs: $(STAMP) ## build the site into docs/_build/html
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
@@ -50,5 +52,5 @@ benchmark: $(STAMP) ## time everything and the published recipe; OPTIONS="--agai
 	$(BIN)/python -m benchmarks $(OPTIONS)
 
 clean: ## remove the environment, the results and every cache
-	rm -rf $(VENV) $(RESULTS) build dist docs/_build docs/gallery_pages .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RESULTS) build dist docs/_build docs/gallery_pages .pytest_cache .ruff_cache .hypothesis tests/typing/.mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -163,6 +163,7 @@ def test_functions_fit_on_a_page():
 
 # their keywords are the interface, and those of the plans that check exactly these
 INTERFACE = {
+    "attnphase.problem.problem": {"__init__"},
     "attnphase.sweeps.points": {"solve"},
     "attnphase.sweeps.grid": {"sweep"},
     "attnphase.theories.bayes_optimal.run": {"optimal"},
