@@ -430,7 +430,7 @@ FUNCTIONS = {
     lambda h, k: fn.hardmax(h[0, 0]): "functions.hardmax takes an array with one or two axes",
     lambda h, k: fn.softmax(h[0, 0]): "functions.softmax takes an array with one or two axes",
     lambda h: fn.softmax(h, causal=True): "functions.softmax is causal, but its array has the shape (3, 2)",
-    lambda h: fn.exp("h"): "functions.exp takes numbers, symbols and arrays of these, not 'h'",
+    lambda h: fn.exp("h"): "functions.exp takes numbers, symbols and arrays of these, not 'h'",  # pyright: ignore
 }  # fmt: skip
 
 

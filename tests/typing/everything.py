@@ -32,7 +32,7 @@ def entry_by_entry(h: Rows, k: Rows, width: float = 1.0) -> Any:
     waves = [functions.cos(h), functions.sin(h), functions.cosh(h), functions.sinh(h), functions.tanh(h)]
     others = [functions.abs(h), functions.exp(h), functions.log(h), functions.sigmoid(h), functions.sign(k)]
     assert_type(waves + others, list[Rows])
-    numbers = [functions.sqrt(width), functions.softplus(width), functions.min(1.0, width), functions.max(h)]
+    numbers = [functions.sqrt(width), functions.softplus(width), functions.min(h), functions.max(h)]
     assert_type(numbers, list[float])
     functions.softmax(width)  # type: ignore[arg-type]
     return sum(numbers) * sum((x**2).sum() for x in waves + others) + functions.max(h[0, 0], k[0, 0])
