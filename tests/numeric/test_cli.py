@@ -90,7 +90,8 @@ def test_every_command_has_help(command):
 )
 def test_a_symbol_given_as_an_option_is_told_how_it_is_set(arguments, hint):
     option = arguments[1].partition("=")[0]
-    assert sentence(*arguments) == f"attnphase: error: No such option '{option}'.{hint}"
+    told = rf"attnphase: error: No such option:? '?{option}'?\.{re.escape(hint)}"  # click's words depend on its version
+    assert re.fullmatch(told, sentence(*arguments))
 
 
 def test_version():

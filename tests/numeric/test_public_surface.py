@@ -25,6 +25,7 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 
 pytest.importorskip("hypothesis")
+pytest.importorskip("torch")  # of experiments
 
 PAPER = Problem.paper(omega=0.2)
 NOTHING = object()
