@@ -359,7 +359,7 @@ def test_a_text_does_not_depend_on_the_process():
 
 
 def branches(h, k):
-    return h[0, 0] if h[0, 0] > k[0, 0] else k[0, 0]
+    return h[0, 0] if h[0, 0] > k[0, 0] else k[0, 0]  # noqa: FURB136  it is what is refused
 
 
 def builtin_max(h, k):
@@ -399,7 +399,8 @@ FUNCTIONS = {
     of_numpy: "the function fails on symbols in np.exp(h): take exp of attnphase.functions.",
     of_math: "the function fails on symbols in math.exp(h[0, 0]): take exp of attnphase.functions.",
     loops: "branches on h0_0 > 1 in x > 1, which has no truth value for symbols: write it with max, min",
-    lambda h, k: sorted([h[0, 0], k[0, 0]])[0]: "in sorted([h[0, 0], k[0, 0]]), which has no truth value for symbols:"
+    lambda h, k: sorted([h[0, 0], k[0, 0]])[0]:  # noqa: FURB192  it is what is refused
+    "in sorted([h[0, 0], k[0, 0]]), which has no truth value for symbols:"
     " take max and min of attnphase.functions.",
     lambda h: np.maximum(h, 0).sum(): "in np.maximum(h, 0), which has no truth value for symbols: take max of",
     lambda h: h.max(): "in h.max(), which has no truth value for symbols: take max of attnphase.functions.",
