@@ -17,7 +17,7 @@ TRIED := import sys, pytest; code = pytest.main(sys.argv[1:]); import attnphase,
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help phase-diagram test test-long mutations lint docs linkcheck benchmark dist lowest release-check clean
+.PHONY: help phase-diagram test test-long coverage mutations lint docs linkcheck benchmark dist lowest release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: $(STAMP) ## run the whole test suite, slow tests included
 test-long: $(STAMP) ## run the tests that take an hour: many random problems, others every time
 	$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -m long --hypothesis-profile=long
 
+coverage: $(STAMP) ## run the whole test suite, and list the lines of Python that it does not run
+	$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --cov --cov-report=term-missing:skip-covered
+
 mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about ten minutes
 	$(BIN)/python tests/mutations/run.py --jobs 2
 
@@ -54,6 +57,7 @@ lint: $(STAMP) ## check lint, format and types
 	$(BIN)/pyright
 	$(BIN)/pyright -p tests/typing
 	cd tests/typing && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml everything.py
+	$(BIN)/repo-review --show errskip
 
 docs: $(STAMP) ## build the site into docs/_build/html
 	$(BIN)/python $(PIP_INSTALL) -e '.[torch,explore]' --group docs

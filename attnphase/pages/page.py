@@ -36,8 +36,7 @@ with loaded_on_use(__name__):
     from derivations.printing import models, setting
     from derivations.printing import page as pages
     from derivations.printing import sgd_flow as flow_page
-    from derivations.replica import bayes_optimal as bayes_optimal
-    from derivations.replica import chain
+    from derivations.replica import bayes_optimal, chain
     from derivations.replica import saddle_point as saddle
 
 if TYPE_CHECKING:
