@@ -19,7 +19,8 @@ __all__ = ["faults", "main", "unequal"]
 _ROOT = Path(__file__).parents[1]
 _RECIPE = "recipe/recipe.yaml"
 _ZENODO = ".zenodo.json"  # which may have no version: Zenodo takes it from the tag
-_PLACEHOLDER = re.compile(r"example\.invalid|placeholder|attnphase contributors", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"example\.invalid|placeholder|attnphase contributors|<address of", re.IGNORECASE)
+_PAGES = ("CODE_OF_CONDUCT.md", "README.md", "SECURITY.md", "docs/index.md")
 _COPIES = {  # of the version
     "CITATION.cff": r"^version: *[\"']?([^\"'\n]+)",
     _ZENODO: r'"version": *"([^"]+)"',
@@ -51,7 +52,7 @@ def faults(root: Path, tag: str) -> Iterator[str]:
     for name, address in project["urls"].items():
         if _PLACEHOLDER.search(address):
             yield f"pyproject.toml: a person must put the address of {name} in place of {address}."
-    for name in _COPIES:
+    for name in (*_COPIES, *_PAGES):
         for line in filter(_PLACEHOLDER.search, _text(root, name).splitlines()):
             yield f'{name}: a person must fill in the line "{line.strip()}".'
 

@@ -45,6 +45,14 @@ requirements:
 about:
   homepage: https://example.org/attnphase
 """,
+    "CODE_OF_CONDUCT.md": "Write to conduct@example.org.
+",
+    "SECURITY.md": "Write to security@example.org.
+",
+    "README.md": "    git clone https://example.org/attnphase attnphase
+",
+    "docs/index.md": "    git clone https://example.org/attnphase attnphase
+",
 }
 
 
@@ -100,6 +108,8 @@ def test_a_tag_is_the_version(repository, tag):
         ("pyproject.toml", "example.org/attnphase/issues", "example.invalid", "must put the address of Issues"),
         ("CITATION.cff", "A. Author", "Placeholder", 'must fill in the line "- name: Placeholder".'),
         ("recipe/recipe.yaml", "example.org", "example.invalid", "must fill in the line"),
+        ("SECURITY.md", "example.org", "example.invalid", "must fill in the line"),
+        ("README.md", "https://example.org/attnphase", "<address of this repository>", "must fill in the line"),
     ],
 )
 def test_what_is_not_in_order_is_refused(repository, name, before, after, sentence):
