@@ -45,14 +45,10 @@ requirements:
 about:
   homepage: https://example.org/attnphase
 """,
-    "CODE_OF_CONDUCT.md": "Write to conduct@example.org.
-",
-    "SECURITY.md": "Write to security@example.org.
-",
-    "README.md": "    git clone https://example.org/attnphase attnphase
-",
-    "docs/index.md": "    git clone https://example.org/attnphase attnphase
-",
+    "CODE_OF_CONDUCT.md": "Write to conduct@example.org.\n",
+    "SECURITY.md": "Write to security@example.org.\n",
+    "README.md": "    git clone https://example.org/attnphase attnphase\n",
+    "docs/index.md": "    git clone https://example.org/attnphase attnphase\n",
 }
 
 
