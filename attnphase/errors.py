@@ -135,4 +135,4 @@ class ReplicaSymmetryWarning(AttnphaseWarning):
 
 
 class NotFoundWarning(AttnphaseWarning):
-    """A threshold was not found; ``x_status`` tells why."""
+    """A threshold was not found, and ``x_status`` tells why; or a result of all branches lacks some."""

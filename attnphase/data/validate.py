@@ -128,12 +128,13 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     if last.name not in ds:
         raise DatasetError(f'variable "{last.name}" is missing.')
     leading = tuple(map(str, ds[last.name].dims[: ds[last.name].ndim - len(last.dims)]))
+    padded = ds["status"] == NOT_COMPUTED if kind == "curve" else False  # where other curves are longer
     for name in (*leading, *COORDINATES_OF[kind]):
         if name not in ds.coords:
             raise DatasetError(f'coordinate "{name}" is missing.')
         _check_described(ds, name)
         # an epoch of the histogram task may be missing
-        if kind != "histogram" and ds[name].dtype.kind == "f" and not bool(np.isfinite(ds[name]).all()):
+        if kind != "histogram" and ds[name].dtype.kind == "f" and not bool((np.isfinite(ds[name]) | padded).all()):
             raise DatasetError(f'coordinate "{name}" must be finite numbers: select the others.')
     for dim in map(str, ds.dims):
         if ds.sizes[dim] == 0:
@@ -142,8 +143,8 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
             raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
-    if kind in ("points", "curve", "solutions", "one_step", "sensitivity", "tuned"):
-        if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
+    if kind in ("points", "curve", "solutions", "one_rsb", "sensitivity", "tuned"):
+        if not (ds["alpha"].dtype == "float64" and bool(((ds["alpha"] > 0) | padded).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - {*BRANCHES, *_ALSO.get(kind, ())})
         if strange:

@@ -48,7 +48,7 @@ class TrainingSettings:
     batch : int or None
         Samples of a step of sgd, 1 by default.
     channel : str or None
-        Of bayes-gamp: what is observed of one token, as in `attnphase.optimal`.
+        Of bayes-gamp: what is observed of one token, as in `attnphase.bayes_optimal`.
 
     Raises
     ------
