@@ -192,7 +192,9 @@ class Curves:
         key = branch, alpha, error
         if key not in self._solved:
             asked = self.problem.with_fields({"integration.standard_error": error})
-            self._solved[key] = ap.solve(asked, alpha, branch, threads=1, stability=False, max_seconds=_SECONDS)
+            self._solved[key] = ap.solve(
+                asked, alpha, branch, settings=ap.SolverSettings(threads=1, stability=False, max_seconds=_SECONDS)
+            )
         return self._solved[key]
 
     def sample(self, kind: str, alpha: float, *errors: float) -> Sample:

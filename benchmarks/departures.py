@@ -72,7 +72,7 @@ def main() -> None:
         )
         for start, overlap in (("semantic", "theta"), ("positional", "m")):
             line = np.sort(runs[runs["start"] == start], order="alpha")
-            ds = ap.sweep(problem, line["alpha"], branches=start).isel(branch=0)
+            ds = ap.sweep(problem, line["alpha"], branch=start).isel(branch=0)
             gap, departs = ds["overlap_gap"].fillna(1.0).to_numpy(), departures(line, ds, overlap)
             flagged = gap > TRUSTED_GAP
             counts = [len(line), departs.sum(), (flagged & departs).sum(), (flagged & ~departs).sum()]

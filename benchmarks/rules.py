@@ -26,12 +26,12 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from attnphase.integration.nets import NetOrders
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.nets import NetOrders
 from attnphase.integration.rules import Rule, lines, nets, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution

@@ -195,8 +195,9 @@ def compare(
     ----------
     theory : xarray.Dataset
         Kind ``points``, from `attnphase.solve` or `attnphase.sweep`: its branches include the experiment's starts, and
-        its grid the experiment's sample complexities.  Kind ``sgd_flow``, from `attnphase.sgd_flow`, with the experiment's
-        starts, for trajectories of ``sgd``.  Kind ``bayes_optimal``, from `attnphase.bayes_optimal`, for ``bayes-gamp``.
+        its grid the experiment's sample complexities.  Kind ``sgd_flow``, from `attnphase.sgd_flow`, with the
+        experiment's starts, for trajectories of ``sgd``.  Kind ``bayes_optimal``, from `attnphase.bayes_optimal`, for
+        ``bayes-gamp``.
     experiment : xarray.Dataset
         Kind ``experiments`` or ``posterior``, from `attnphase.simulate`.
     problem : Problem, optional

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from attnphase.fixed_points.point import BranchPoint
 
-__all__ = ["start_for"]
+__all__ = ["overlaps_of", "start_for"]
 
 
 def start_for(start: Any, problem: Problem, branch: str) -> Overlaps | BranchPoint | None:
@@ -44,6 +44,11 @@ def start_for(start: Any, problem: Problem, branch: str) -> Overlaps | BranchPoi
         return start
     given = arguments.shown(start)
     raise ProblemError("start", f"start must be a dataset of attnphase.solve, Overlaps or a BranchPoint, not {given}.")
+
+
+def overlaps_of(start: Overlaps | BranchPoint | None) -> Overlaps | None:
+    """The overlaps of a start, if there is one."""
+    return start.restart.overlaps if isinstance(start, point.BranchPoint) else start
 
 
 def start_in(ds: xr.Dataset, problem: Problem, branch: str) -> Overlaps:

@@ -55,8 +55,8 @@ def simulate(
     start : str, sequence of str, sizes, or array
         Initial weights: "semantic" (the teacher; the default), "positional" (along the encodings), "uninformed" (random
         entries of standard deviation 0.1), "mixed" (first column semantic, others positional), an array (d, r) or
-        (seeds, d, r), or sizes as in `attnphase.sgd_flow`: "semantic=0.3,noise=0.6".  For "bayes-gamp": "uninformed" (the
-        default) or "informed".
+        (seeds, d, r), or sizes as in `attnphase.sgd_flow`: "semantic=0.3,noise=0.6".  For "bayes-gamp": "uninformed"
+        (the default) or "informed".
     dimension : int or sequence of int
         Dimension d of the tokens.
     seeds : int

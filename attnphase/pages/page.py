@@ -102,7 +102,8 @@ def derive(
         problem's sizes.
     limit : {"trained", "bayes_optimal", "sgd_flow"}
         ``"trained"``: the student that minimises the risk. ``"bayes_optimal"``: the Bayes-optimal learner.
-        ``"sgd_flow"``: one-pass SGD and gradient flow. The last two have the same equations for all problems, with symbolic sizes.
+        ``"sgd_flow"``: one-pass SGD and gradient flow. The last two have the same equations for all problems, with
+        symbolic sizes.
     progress : bool
         Show the progress on standard error, if the call takes longer than a second.
 

@@ -9,7 +9,7 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.curves import from_curves, from_solutions
 from attnphase.data.outcomes import of_left_out, of_points, told_of, warned
-from attnphase.data.starts import start_for
+from attnphase.data.starts import overlaps_of, start_for
 from attnphase.errors import AttnphaseError, NotFoundError, ProblemError, SolverError
 from attnphase.fixed_points.continuation import Curve, follow_field
 from attnphase.fixed_points.deflation import solutions_of
@@ -83,7 +83,7 @@ def follow(
     settings, (low, high) = solver_settings(settings), increasing(between)
     setting = start_of(problem, field, alpha, (low, high), None if at is None else start_value(at, field, (low, high)))
     check_affordable(setting.problem)
-    starts = {name: _overlaps(start_for(start, setting.problem, name)) for name in names}
+    starts = {name: overlaps_of(start_for(start, setting.problem, name)) for name in names}
     for name, overlaps in starts.items():
         if overlaps is not None:
             check_start(setting.problem, overlaps, initial_overlaps(setting.problem, name))
@@ -102,10 +102,6 @@ def follow(
         raise left_out[-1]
     ds = from_curves(found, field, setting.problem, several=several).assign_attrs(told_of(left_out))
     return warned(ds, lambda ds: [*of_left_out(ds), *of_points(ds)])
-
-
-def _overlaps(start: Overlaps | BranchPoint | None) -> Overlaps | None:
-    return start.restart.overlaps if isinstance(start, BranchPoint) else start
 
 
 def solutions(

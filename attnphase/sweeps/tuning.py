@@ -111,7 +111,8 @@ def tune(
     Returns
     -------
     xarray.Dataset
-        Over ``alpha``, with "all" over ``branch`` too: the optimum, the metric there, and the flag ``status``, which tells where the optimum lies.
+        Over ``alpha``, with "all" over ``branch`` too: the optimum, the metric there, and the flag ``status``, which
+        tells where the optimum lies.
 
     Raises
     ------

@@ -122,7 +122,7 @@ def test_a_line_that_fails_is_named_and_the_others_are_kept(tmp_path, monkeypatc
     line = r"the line semantic, regularizer.kind = prox failed: "
     expected = line + r".*: these weights are too many; .*kept.* with --resume-fitting "
     with pytest.raises(SweepError, match=expected) as caught:
-        sweep(own, [2.0], branches=["semantic"], fields=fields, workers=workers, output=output)
+        sweep(own, [2.0], branch=["semantic"], fields=fields, workers=workers, output=output)
     assert isinstance(caught.value.__cause__, ProblemError)
     assert len(parts(output)) == 1
     assert not output.exists()

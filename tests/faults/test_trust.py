@@ -164,7 +164,7 @@ def test_a_sweep_imports_nothing_that_finished_lines_name(planted, tmp_path, mon
         return from_points(points, {"alpha": line.alphas}, problem=problem)
 
     def again(output, **options):
-        return ap.sweep(PAPER, ALPHAS, branches=("semantic", "positional"), workers=1, output=output, **options)
+        return ap.sweep(PAPER, ALPHAS, branch=("semantic", "positional"), workers=1, output=output, **options)
 
     monkeypatch.setattr(Line, "solve", solve)
     with pytest.raises(SweepError, match="stopped"):

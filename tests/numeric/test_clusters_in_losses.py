@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from attnphase.integration.nets import NetOrders
 from terms import of_terms
 
 import attnphase as ap
@@ -14,7 +15,6 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.nets import NetOrders
 from attnphase.integration.rules import Rule, gauss_hermite, lines, nets, sobol
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
@@ -148,7 +148,7 @@ def test_theories_with_known_numbers_are_those_with_written_ones(uncompiled: Non
         image = split(split.pack(apart_by(start, system.spectrum.rho, 0.3)))
         assert image is not None
         few = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 1})
-        flow = ap.flow(few, learning_rate=0.4, until=0.2, records=2, tolerance=0.01)
+        flow = ap.sgd_flow(few, learning_rate=0.4, until=0.2, records=2, tolerance=0.01)
         found.append({"gap": copies.images(0.3 * start.q), "1RSB": image, "flow": flow["test_error"].to_numpy()})
     for key, values in found[1].items():
         np.testing.assert_allclose(found[0][key], values, rtol=1e-7, atol=1e-12, err_msg=key)

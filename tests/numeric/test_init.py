@@ -229,5 +229,5 @@ def test_the_package_shows_its_public_names_only():
 
 @pytest.mark.parametrize("name", errors.__all__)
 def test_every_error_is_one_of_ours(name):
-    assert issubclass(getattr(ap, name), ap.AttnphaseError)
+    assert issubclass(getattr(ap, name), ap.errors.AttnphaseError)
     assert getattr(ap, name) is getattr(errors, name)

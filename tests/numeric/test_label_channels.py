@@ -340,4 +340,4 @@ def test_a_chart_on_which_fields_are_missed_is_left_out():
 )
 def test_labels_that_the_theory_does_not_cover_are_refused_by_name(one, channel, message):
     with pytest.raises(ProblemError, match=message.replace("(", r"\(").replace("**", r"\*\*")):
-        ap.optimal(one, 0.5, channel=channel)
+        ap.bayes_optimal(one, 0.5, channel=channel)

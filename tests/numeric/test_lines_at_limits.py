@@ -68,7 +68,7 @@ def test_what_is_no_solve_takes_the_nodes_of_auto(rule):
     named = System.of(problem.with_fields({"integration.rule": rule, "integration.nodes": 9}))
     assert named.refinement_of_solve(2**12).name == rule
     np.testing.assert_array_equal(named.refinement(2**12).first().nodes, of_auto.first().nodes)
-    ways = [ap.flow(one, "semantic=0.3,noise=0.4", 0.9, 1.5, records=3) for one in (problem, named.problem)]
+    ways = [ap.sgd_flow(one, "semantic=0.3,noise=0.4", 0.9, 1.5, records=3) for one in (problem, named.problem)]
     np.testing.assert_array_equal(ways[0].test_error, ways[1].test_error)
 
 

@@ -269,7 +269,7 @@ def found(monkeypatch):
     ids=repr,
 )
 def test_one_value_is_a_list_of_one(found, omega):
-    ds = ap.thresholds(PAPER, omega)
+    ds = ap.thresholds(PAPER, omega=omega)
     wanted = np.atleast_1d(np.asarray(omega, dtype=float))
     assert ds["omega"].to_numpy().tolist() == wanted.tolist()
     assert ds["alpha_c"].to_numpy().tolist() == (1 + wanted).tolist()
@@ -277,18 +277,18 @@ def test_one_value_is_a_list_of_one(found, omega):
 
 def test_a_range_is_a_pair(found):
     pair: Any = np.array([0.5, 2.5])
-    ap.thresholds(PAPER, 0.3, alpha=pair)
+    ap.thresholds(PAPER, omega=0.3, alpha=pair)
     assert found == [(0.3, 0.5, 2.5)]
     for wrong in [(1, 2, 3), 1.5, (2, 1), (1, 1), "12", (1, math.inf), (0, 1), [[1, 2]], (1, 1e9)]:
-        with pytest.raises(ap.ProblemError, match=r"^alpha (must be|has)") as caught:
-            ap.thresholds(PAPER, 0.3, alpha=wrong)
+        with pytest.raises(ap.errors.ProblemError, match=r"^alpha (must be|has)") as caught:
+            ap.thresholds(PAPER, omega=0.3, alpha=wrong)
         assert caught.value.field == "alpha"
 
 
 @pytest.mark.parametrize("alpha", [[1.2], [1, 2], (1.5,), np.array([1.0, 2.0]), "1", {1: 2}, range(1, 3)], ids=repr)
 def test_one_sample_complexity_is_meant(alpha):
     for function in (ap.solve, ap.check):
-        with pytest.raises(ap.ProblemError, match=r"^alpha must be one positive number"):
+        with pytest.raises(ap.errors.ProblemError, match=r"^alpha must be one positive number"):
             function(PAPER, alpha)
 
 

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from attnphase.integration.nets import NetOrders
 
 from attnphase.errors import ProblemError
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.nets import NetOrders
 from attnphase.integration.rules import Rule, lines, nets, sobol
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel

@@ -86,7 +86,7 @@ def test_every_line_has_its_values(lines):
 def test_a_swept_field_reaches_the_solver():
     """Two points of a sweep are those of the two problems, solved one by one."""
     sigmas = [0.45, 0.6]
-    ds = sweep(PROBLEM, [1.7], branches=["semantic"], fields={"tokens.sigma": sigmas}, workers=1)
+    ds = sweep(PROBLEM, [1.7], branch=["semantic"], fields={"tokens.sigma": sigmas}, workers=1)
     for sigma in sigmas:
         alone = ap.solve(PROBLEM.with_fields({"tokens.sigma": sigma}), 1.7)
         point = ds.sel(sigma=sigma, alpha=1.7, branch="semantic")
@@ -112,7 +112,7 @@ def test_a_swept_field_reaches_the_solver():
 )
 def test_values_become_a_coordinate(solver, tmp_path, field, values, name, taken):
     output = tmp_path / "out.nc"
-    ds = sweep(PROBLEM, 1.3, branches="semantic", fields={field: values}, workers=1, output=output)
+    ds = sweep(PROBLEM, 1.3, branch="semantic", fields={field: values}, workers=1, output=output)
     coordinate = ds[name]
     assert coordinate.to_numpy().tolist() == taken
     assert [type(value) for value in coordinate.to_numpy().tolist()] == [type(value) for value in taken]
@@ -123,7 +123,7 @@ def test_values_become_a_coordinate(solver, tmp_path, field, values, name, taken
 
 def test_a_key_of_two_sections_makes_two_dimensions(lines):
     fields = {"student.temperature": [0.5, 2.0], "teacher.temperature": [0.8, 1.4]}
-    ds = sweep(PROBLEM, 1.3, branches="semantic", fields=fields, workers=1)
+    ds = sweep(PROBLEM, 1.3, branch="semantic", fields=fields, workers=1)
     assert ds.sizes["student_temperature"] == ds.sizes["teacher_temperature"] == 2
     found = [(problem.student.temperature, problem.teacher.temperature) for problem in lines]
     assert sorted(found) == [(0.5, 0.8), (0.5, 1.4), (2.0, 0.8), (2.0, 1.4)]
@@ -138,7 +138,7 @@ def test_a_law_of_the_tokens_is_swept(lines, tmp_path):
         }
     )
     fields = {"tokens.law.probability": [0.6, 0.9]}
-    ds = sweep(mixture, 1.3, branches="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
+    ds = sweep(mixture, 1.3, branch="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
     assert [p.tokens.law.probability for p in lines] == [0.6, 0.9]
     assert ds["law.probability"].to_numpy().tolist() == [0.6, 0.9]
     assert ds.sizes["cluster"] == 2
@@ -149,7 +149,7 @@ def test_losses_without_a_linear_predictor_are_swept(solver, tmp_path):
     scalar = Problem().with_fields({"tokens.length": 1, "positions.kind": "none"})  # its own loss is the paper's
     solver.known["linear_test_error"] = float("nan")
     fields = {"loss.kind": ["square", "logistic"]}
-    ds = sweep(scalar, 1.3, branches="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
+    ds = sweep(scalar, 1.3, branch="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
     assert bool(ds["linear_test_error"].isnull().all())
 
 
@@ -237,7 +237,7 @@ def test_a_large_grid_is_checked_without_solving_anything(monkeypatch):
 def test_kinds_of_tokens_are_swept_alone(lines):
     mixture = PROBLEM.with_fields({"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}]})
     with pytest.raises(ProblemError, match=r"tokens\.kind cannot be swept"):
-        sweep(mixture, 1.3, branches="semantic", fields={"tokens.kind": ["gaussian"]}, workers=1)
+        sweep(mixture, 1.3, branch="semantic", fields={"tokens.kind": ["gaussian"]}, workers=1)
     assert lines == []
 
 

@@ -141,9 +141,8 @@ def _points(
 def _models(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[PosteriorModel]:
     """Those of a grid of fields: what is not covered is refused before the work begins."""
     if problem.integration.nodes is not None:
-        warnings.warn(
-            "integration.nodes has no part in this: settings.max_nodes (--max-nodes) bounds the nodes.", stacklevel=3
-        )
+        bound = "settings.max_nodes (--max-nodes) bounds the nodes"
+        warnings.warn(f"integration.nodes has no part in this: {bound}.", stacklevel=3)
     models = [model_of(problem.with_fields(dict(one)), channel) for one in grid]
     if len({model.prior.rho.shape for model in models}) > 1:
         raise ProblemError(

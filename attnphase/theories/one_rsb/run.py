@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.outcomes import of_left_out, of_points, told_of, warned
-from attnphase.data.starts import start_for
+from attnphase.data.starts import overlaps_of, start_for
 from attnphase.errors import SolverError
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity, solver_settings
@@ -84,8 +84,8 @@ def one_rsb(
     Returns
     -------
     xarray.Dataset
-        Over ``state``, in the order of solution, with "all" over ``branch`` too: the order parameters, F, energy and complexity of metastable states,
-        and the test error. Standard errors: scatter of the replicates, and change with half of the inner points.
+        Over ``state``, in the order of solution, with "all" over ``branch`` too: the order parameters, F, energy and
+        complexity of metastable states, and the test error. Standard errors: scatter of the replicates, and change with half of the inner points.
 
     Raises
     ------
@@ -117,10 +117,8 @@ def one_rsb(
                 left_out.append(SolverError(f"{name}: {error}"))
     if not found:
         raise left_out[-1]
-    ds = from_one_rsb(found, problem, alpha, _RULE.format(outer, inner), several=several).assign_attrs(
-        told_of(left_out)
-    )
-    return warned(ds, lambda ds: [*of_left_out(ds), *of_points(ds)])
+    ds = from_one_rsb(found, problem, alpha, _RULE.format(outer, inner), several=several)
+    return warned(ds.assign_attrs(told_of(left_out)), lambda ds: [*of_left_out(ds), *of_points(ds)])
 
 
 def _checked(start: Any, problem: Problem, branch: str) -> Overlaps | None:
@@ -128,9 +126,9 @@ def _checked(start: Any, problem: Problem, branch: str) -> Overlaps | None:
     informed = initial_overlaps(problem, branch)
     if isinstance(start, str) or start is None:
         return informed if arguments.word("start", start, STARTS) == "informed" else None
-    begun = start_for(start, problem, branch)
-    overlaps = begun.restart.overlaps if isinstance(begun, BranchPoint) else begun
-    check_start(problem, overlaps, informed)
+    overlaps = overlaps_of(start_for(start, problem, branch))
+    if overlaps is not None:
+        check_start(problem, overlaps, informed)
     return overlaps
 
 
@@ -194,8 +192,7 @@ def _solved(
     if not tilts:
         return [solving.point(solving.stationary(x), stationary=True)]
     points: list[OneRsbPoint] = []
-    before = line.done
-    for done, tilt in enumerate(tilts, before):
+    for done, tilt in enumerate(tilts, int(line.done)):
         line.reach(done)
         solving.map_.y = tilt
         try:

@@ -96,8 +96,8 @@ def sgd_flow(
     Returns
     -------
     xarray.Dataset
-        Kind ``sgd_flow``: overlaps, ``population_risk``, ``test_error`` and ``status`` over ``time``, and over ``start`` if
-        there are several.
+        Kind ``sgd_flow``: overlaps, ``population_risk``, ``test_error`` and ``status`` over ``time``, and over
+        ``start`` if there are several.
 
     Raises
     ------
