@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnphase.data.schemas import COORDINATES, RANK, SCHEMAS
+from attnphase.data.schemas import COORDINATES, RANK, SCHEMA_VERSION, SCHEMAS
 from attnphase.data.variables import (
     HISTOGRAM_ENTRIES,
     HISTOGRAM_STAGES,
@@ -408,6 +408,7 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
         "title": title,
         "Conventions": "CF-1.11",
         "schema": kind,
+        "schema_version": SCHEMA_VERSION,
         "seed": seed,
         "rule": rule,
         "attnphase_version": __version__,

@@ -20,7 +20,19 @@ from attnphase.data.variables import (
     Variable,
 )
 
-__all__ = ["COORDINATES", "COORDINATES_OF", "GLOBAL_ATTRIBUTES", "PROBLEM_ATTRIBUTES", "RANK", "SCHEMAS", "THEORIES"]
+__all__ = [
+    "COORDINATES",
+    "COORDINATES_OF",
+    "GLOBAL_ATTRIBUTES",
+    "PROBLEM_ATTRIBUTES",
+    "RANK",
+    "SCHEMAS",
+    "SCHEMA_VERSION",
+    "THEORIES",
+]
+
+SCHEMA_VERSION = 1
+"""Of the schema; it grows with every change that a dataset of before does not follow."""
 
 THEORIES = ("one_rsb", "bayes_optimal", "sgd_flow")
 """Packages of theories beside the replica-symmetric one."""
@@ -112,6 +124,7 @@ GLOBAL_ATTRIBUTES = {
     "title": "what the data is",
     "Conventions": "CF-1.11",
     "schema": "kind of dataset: " + " or ".join(SCHEMAS),
+    "schema_version": f"version of the schema, {SCHEMA_VERSION}; a file of another version is refused",
     "seed": "seed of the integration nodes; of experiments, of all their random numbers",
     "rule": "integration rules used; of experiments, the optimiser with its settings",
     "attnphase_version": "version of attnphase",

@@ -10,7 +10,7 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.absence import unevaluated
 from attnphase.data.reading import problem_of
-from attnphase.data.schemas import COORDINATES_OF, GLOBAL_ATTRIBUTES, RANK, SCHEMAS
+from attnphase.data.schemas import COORDINATES_OF, GLOBAL_ATTRIBUTES, RANK, SCHEMA_VERSION, SCHEMAS
 from attnphase.data.variables import (
     BOUNDARY_VARIABLES,
     HISTOGRAM_ENTRIES,
@@ -113,6 +113,12 @@ def _check_attributes(ds: xr.Dataset) -> str:
     for name in GLOBAL_ATTRIBUTES:
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
+    version = ds.attrs["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise DatasetError(
+            f"the dataset follows version {version} of the schema, but this attnphase reads version {SCHEMA_VERSION}:"
+            f" use attnphase {ds.attrs['attnphase_version']}, which wrote it, or compute the dataset again."
+        )
     if not isinstance(ds.attrs["schema"], str) or ds.attrs["schema"] not in SCHEMAS:
         kinds = " or ".join(SCHEMAS)
         raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be {kinds}.')

@@ -478,7 +478,7 @@ def test_the_dataset_is_labelled_and_round_trips(tmp_path):
     assert again.test_error.dims == ("start", "alpha")
     assert again.recovered.values.tolist() == [[0, 1], [0, 1]]
     assert float(again.q_stderr[0, 0, 0, 0, 0]) > 0
-    assert again.attrs["schema"] == "optimal"
+    assert again.attrs["schema"] == "bayes_optimal"
 
 
 def test_the_sign_s_evidence_by_quadrature():

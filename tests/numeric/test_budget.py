@@ -189,7 +189,7 @@ def test_each_point_of_a_line_has_its_own_time_and_is_not_solved_afresh(monkeypa
 )
 def test_a_solve_goes_on_from_where_another_was_ended(fields, alpha, branch, limit):
     problem = paper(**fields)
-    early = ap.solve(problem, alpha, branch, settings=SolverSettings(threads=1), **limit)
+    early = ap.solve(problem, alpha, branch, settings=SolverSettings(threads=1, **limit))
     whole = ap.solve(problem, alpha, branch, settings=SolverSettings(threads=1))
     on = ap.solve(problem, alpha, branch, settings=SolverSettings(threads=1), start=early)
     assert early.iterations < whole.iterations

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from attnphase.integration.nets import NetOrders
 from terms import of_terms
 
 import attnphase as ap
@@ -15,7 +14,7 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.rules import Rule, gauss_hermite, lines, nets, sobol
+from attnphase.integration.rules import Rule, gauss_hermite, lines, sobol
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.copies import Copies
@@ -118,14 +117,12 @@ def rule_for(name: str, system: System, fine: bool = False) -> Rule:
         noise = max(one.shape[1] for one in system.noise_directions)
         orders = LineOrders(((18,) * 2 if fine else (2,) * 2) + (2,) * noise, (9 if fine else 2,), defect=1e-7)
         return lines(size, student, orders)
-    if name == "nets":
-        return nets(size, student, NetOrders((2, 2), 8, (2,)))
     if name == "sobol":
         return sobol(size, student, False, 256 if fine else 8, 4, 3)
     return gauss_hermite(size, student, False, 2)
 
 
-@pytest.mark.parametrize("name", ["lines", "nets", "sobol", "gauss-hermite"])
+@pytest.mark.parametrize("name", ["lines", "sobol", "gauss-hermite"])
 def test_a_map_with_known_numbers_is_that_with_written_ones(name: str, uncompiled: None):
     systems = [System.of(problem) for problem in (KNOWN, WRITTEN)]
     ours, theirs = (evaluated(one, rule_for(name, one), 1.7, overlaps_for()) for one in systems)

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from scipy import optimize
 
 import attnphase as ap
-from attnphase.data.build import from_curve, from_solutions, from_thresholds
+from attnphase.data.build import from_thresholds
+from attnphase.data.curves import from_curves, from_solutions
 from attnphase.data.text import curve_table, solutions_table, thresholds_table
 from attnphase.errors import NotFoundError
 from attnphase.figures.boundaries import check_boundaries, draw_boundaries
@@ -221,7 +222,7 @@ def test_a_spinodal_is_the_fold(folded):
 
 
 def test_a_curve_is_a_dataset(folded, tmp_path):
-    ds = from_curve(folded, "alpha", FOLDED)
+    ds = from_curves([folded], "alpha", FOLDED)
     ap.save_dataset(ds, tmp_path / "curve.nc")
     again = ap.load_dataset(tmp_path / "curve.nc")
     assert again.identical(ds)
@@ -376,7 +377,7 @@ def test_a_branch_that_is_not_there_cannot_be_followed():
 def test_a_curve_of_a_branch_that_may_be_none_is_refused():
     """Noise of the labels takes theta away, but for that of the nodes: the search ends, with input that can be used."""
     noisy = Problem.paper(omega=0.31).with_fields(
-        {"teacher.noise": 0.1, "integration.rule": "nets", "integration.seed": 2}
+        {"teacher.noise": 0.1, "integration.rule": "sobol", "integration.seed": 2}
     )
     with pytest.raises(NotFoundError, match=r"semantic branch at alpha = 1\.9 is not decided, as its order parameter"):
         ap.follow(noisy, field="alpha", between=(1.7, 1.9), settings=SETTINGS)

@@ -83,7 +83,7 @@ def test_the_derivative_in_omega_at_both_ends(omega: float):
     """Of the training loss, from solves on the side that there is."""
     problem = Problem.paper(omega=omega).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
     branch, inwards = ("semantic", 1) if omega == 0 else ("positional", -1)
-    ds = ap.sensitivity(problem, 1.5, branch, field="teacher.omega").squeeze()
+    ds = ap.sensitivity(problem, 1.5, "teacher.omega", branch).squeeze()
     step = 0.004
     at = [
         ap.solve(

@@ -137,7 +137,7 @@ def test_a_sweep_over_a_mean_names_it(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("field", "step"), [("tokens.clusters[1].mean[0]", 2e-3), ("tokens.clusters[1].sigma", 2e-3)])
 def test_derivatives_in_a_cluster_are_those_of_solves_beside(field: str, step: float):
-    ds = ap.sensitivity(MIXTURE, 2.0, "uninformed", field=field).squeeze()
+    ds = ap.sensitivity(MIXTURE, 2.0, field, "uninformed").squeeze()
     index = ("mean", 0) if "mean" in field else ("sigma",)
     beside = []
     for sign in (-1, 1):

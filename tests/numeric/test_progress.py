@@ -350,7 +350,7 @@ def one_of(command: str) -> None:
             ap.solve(COARSE, 1.8, "positional", settings=SolverSettings(stability=False, identity=False))
         case "check":
             ap.check(COARSE, 1.8, "positional", experiment=False)
-        case "optimal":
+        case "bayes-optimal":
             ap.bayes_optimal(Problem.paper(omega=0.3), 0.42, settings=SolverSettings(max_nodes=1024))
         case _:
             wide = COARSE.with_fields({"positions.kind": "none", "tokens.sigma": 0.7})
@@ -359,7 +359,7 @@ def one_of(command: str) -> None:
                 ap.one_rsb(wide, 1.0, branch="uninformed", start="informed", outer=16, inner=16, settings=settings)
 
 
-@pytest.mark.parametrize("command", ["solve", "check", "optimal", "one-rsb"])
+@pytest.mark.parametrize("command", ["solve", "check", "bayes-optimal", "one-rsb"])
 def test_every_iteration_tells_its_steps(monkeypatch, command):
     """And how many it makes at most: without them nobody can say how long a point may take."""
     told: list[tuple[float, float]] = []

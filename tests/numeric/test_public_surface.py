@@ -130,7 +130,7 @@ def datasets():
         "experiments": blank(
             "experiments", {"start": branches, "dimension": [50], "alpha": [1.0, 1.5], "seed": [0, 1]}
         ),
-        "optimal": blank("optimal", {"start": ["uninformed"], "omega": [0.2, 0.3], "alpha": [1.0, 1.5]}),
+        "bayes_optimal": blank("bayes_optimal", {"start": ["uninformed"], "omega": [0.2, 0.3], "alpha": [1.0, 1.5]}),
         "histogram": build.from_histogram(
             histogram, mechanisms=branches, runs=2, symbols=np.zeros((1, 4), dtype=np.int64), rule="none", seed=0
         ),
@@ -175,7 +175,7 @@ def good(name, parameter):
         "validate_dataset",
         "save_dataset",
     ):
-        kinds = {"theory": "points", "ds": "points", "runs": "experiments", "limit": "optimal"}
+        kinds = {"theory": "points", "ds": "points", "runs": "experiments", "limit": "bayes_optimal"}
         if name in ("attention_figure", "learning_figure"):
             return datasets()["histogram"]
         if parameter in kinds:

@@ -567,4 +567,4 @@ def test_texts_of_sizes_are_read_back():
 
 
 def test_kinds_of_the_dynamics_are_part_of_the_schema():
-    assert {"flow", "stationary", "basins"} <= set(SCHEMAS)
+    assert {"sgd_flow", "stationary", "basins"} <= set(SCHEMAS)

@@ -481,7 +481,7 @@ def test_two_columns_in_one_label_are_an_entry_with_the_sums():
 
 
 def test_pages_have_the_prior_where_there_is_one():
-    plain, own = (derive(problem, limit="optimal").markdown for problem in (ONE, ONE.with_fields(SPARSE)))
+    plain, own = (derive(problem, limit="bayes_optimal").markdown for problem in (ONE, ONE.with_fields(SPARSE)))
     assert "Prior of the teacher" not in plain
     assert own.startswith(plain.rstrip())
     assert r"\tag{W2}" in own

@@ -320,7 +320,7 @@ def test_datasets_and_commands(tmp_path):
     assert "d_test_error" in result.output
     assert "tokens.sigma = 0.5" in result.output
     ds = ap.load_dataset(path)
-    assert (ds.attrs["of"], float(ds["sigma"]), ds["d_q"].dims) == ("tokens.sigma", 0.5, ds["q"].dims)
+    assert (ds.attrs["field"], float(ds["sigma"]), ds["d_q"].dims) == ("tokens.sigma", 0.5, ds["q"].dims)
     problem = ap.Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 64})
     alone = ap.sensitivity(problem, 1.9, field="tokens.sigma", settings=SolverSettings(stability=False))
     np.testing.assert_allclose(alone["d_test_error"], ds["d_test_error"].sel(branch="semantic"), rtol=1e-3)
