@@ -157,7 +157,7 @@ def stein_violations(
         error = np.linalg.norm(errors[name], axis=0)
         # what is unresolved is a bound, no standard error
         error = np.hypot(error, scatter if rule.randomised else error) + unresolved[name] / ERRORS
-        if not (rule.randomised or rule.lines is not None) and away.any():
+        if not (rule.randomised or rule.latent_first) and away.any():
             # the gauges of a tensor rule are tensor rules, which miss the same fields: this side is to serve q's error
             assert map_.last is not None
             hats, far = map_.last.conjugates.mean(), max(_STEP * size / np.abs(away).max(), 1.0)  # beyond rounding

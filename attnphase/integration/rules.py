@@ -103,6 +103,11 @@ class Rule:
     jumps: Jumps | None = None
     own: tuple[Rule, ...] = ()
 
+    @property
+    def latent_first(self) -> bool:
+        """Whether the teacher's fields are nodes of their own, and the student's are drawn given these."""
+        return self.lines is not None
+
     def of(self, configuration: int) -> Rule:
         """The rule in a configuration of clusters."""
         return self.own[configuration] if self.own else self

@@ -79,7 +79,7 @@ class Channel:
         if self.rule.nodes.shape[-1] < kernels.length * (kernels.columns + kernels.label_normals):
             raise ValueError("the rule has fewer dimensions than the fields of this problem")
         object.__setattr__(self, "proximal", ProximalProblem(self.system))
-        law, points = self.system.sample_law, self.rule.lines is None
+        law, points = self.system.sample_law, not self.rule.latent_first
         object.__setattr__(self, "configurations", law.configurations)
         object.__setattr__(self, "probabilities", law.probabilities)
         object.__setattr__(self, "labelled", points and law.gaussian and law.labels.has_labels)

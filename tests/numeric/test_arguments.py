@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import attnphase as ap
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import SolverSettings
 
 
 def positive(name, value):

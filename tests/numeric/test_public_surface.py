@@ -45,7 +45,7 @@ WRONG = {
 NUMBERS, WORD, FLAG, MAPPING = "a number", "a word", "True", "an empty mapping"
 # right values among the wrong ones, by parameter; None is right wherever it is the default
 RIGHT = {
-    "alpha": {NUMBERS}, "branches": set(), "steps": {NUMBERS}, "seeds": {NUMBERS}, "dimension": {NUMBERS},
+    "alpha": {NUMBERS}, "branch": set(), "steps": {NUMBERS}, "seeds": {NUMBERS}, "dimension": {NUMBERS},
     "seed": {NUMBERS}, "test_samples": {NUMBERS}, "trajectory": {NUMBERS}, "checkpoint_interval": {NUMBERS},
     "max_maps": {NUMBERS}, "max_seconds": {NUMBERS}, "max_nodes": {NUMBERS}, "threads": {NUMBERS}, "workers": {NUMBERS},
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
@@ -82,7 +82,7 @@ RIGHT_HERE = {
 ALSO = {
     "problem": ["problem"], "theory": ["theory"], "experiment": ["experiment"], "ds": ["dataset", "ds"],
     "path": ["path", "x:", "file"], "fields": ["fields"], "teacher_rank": ["teacher.rank"], "data": ["problem"],
-    "text": ["text", "TOML"], "row": ["row"], "branches": ["branch"], "shapes": ["shape", "unknown key"],
+    "text": ["text", "TOML"], "row": ["row"], "shapes": ["shape", "unknown key"],
     "values": ["values"], "name": ["name"], "counts": ["counts"],
 }  # fmt: skip
 # right values, so that only one argument is wrong at a time
@@ -90,7 +90,7 @@ GOOD = {
     "problem": PAPER, "alpha": 1.4, "omega": 0.3, "start": None, "row": lambda logits: logits, "name": "own",
     "path": "nowhere.nc", "text": "", "data": {}, "size": 2, "counts": [2, 2], "length": 2, "exponent": 1.2,
     "variances": (0.2, 0.4), "fraction": 0.3, "covariances": [np.eye(3)], "steps": 2, "values": {},
-    "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere", "of": "tokens.sigma",
+    "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere", "field": "tokens.sigma",
     "label": "k[0, 0]", "kind": "linear",
 }  # fmt: skip
 # sweep has a table of its own
