@@ -65,7 +65,7 @@ RIGHT = {
 }  # fmt: skip
 # where the same name means something else
 RIGHT_HERE = {
-    ("compare", "experiment"): set(), ("derive", "limit"): set(),
+    ("compare", "experiment"): set(), ("derive", "limit"): set(), ("follow", "at"): {NUMBERS},
     ("limits_figure", "limit"): set(), ("gap_figure", "limit"): set(),
     ("read_reference", "name"): set(), ("load_problem", "path"): set(),
     ("published_runs", "problem"): {MAPPING},

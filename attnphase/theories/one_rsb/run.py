@@ -85,7 +85,6 @@ def one_rsb(
     -------
     xarray.Dataset
         Over ``state``, in the order of solution, with "all" over ``branch`` too: the order parameters, F, energy and
-        Over ``state``, in the order of solution, with "all" over ``branch`` too: the order parameters, F, energy and
         complexity of metastable states, and the test error. Standard errors: scatter of the replicates, and change with
         half of the inner points.
 
