@@ -1,4 +1,4 @@
-"""Errors that the user can correct; the text of each is one sentence.
+"""Errors that the user can correct, and warnings; the text of each is one sentence.
 
 The module imports nothing, so that the command line can distinguish these errors from faults of the program before
 anything else is loaded.
@@ -8,16 +8,23 @@ from __future__ import annotations
 
 __all__ = [
     "AttnphaseError",
+    "AttnphaseWarning",
     "CacheError",
     "CompareError",
     "DatasetError",
     "ExperimentError",
+    "MergedWarning",
     "MissingExtraError",
+    "NotConvergedWarning",
     "NotFoundError",
+    "NotFoundWarning",
     "ProblemError",
+    "ReplicaSymmetryWarning",
     "SolverError",
     "SpectrumError",
     "SweepError",
+    "UndecidedWarning",
+    "ViolatedWarning",
 ]
 
 

@@ -109,7 +109,7 @@ REFUSED = {
     "follow": [
         (["--between", "2", "1"], "between must be an increasing pair"),
         (["--between", "0", "1"], "between must hold positive sample complexities"),
-        (["--between", "0.3", "2", "--start", "3"], "start must be a number from 0.3 to 2"),
+        (["--between", "0.3", "2", "--at", "3"], "at must be a number from 0.3 to 2"),
         (["--between", "0.3", "2", "-o", "{file}"], "the file exists"),
         (["--between", "0.3", "2", "--field", "omega", "--alpha", "1"], "field must be alpha"),
         (["--between", "0.3", "2", "--field", "teacher.omga", "--alpha", "1"], 'did you mean "teacher.omega"'),
