@@ -44,12 +44,14 @@ def from_curves(curves: Sequence[Curve], field: str, problem: Problem, *, severa
     """
     of_each, first = [_columns(one) for one in curves], curves[0].points[0].point
     longest = max(len(one.points) for one in curves)
-    missing = {one.name: one.missing for one in with_own(CURVE_VARIABLES, problem)} | {"turn": 0}
+    own = with_own(CURVE_VARIABLES, problem)
+    missing = {one.name: one.missing for one in own} | {"turn": 0}
 
     def joined(rows: Sequence[NDArray[Any]], name: str = "") -> NDArray[Any]:
         return np.stack([_filled(row, longest, missing.get(name, np.nan)) for row in rows]) if several else rows[0]
 
-    columns = {name: joined([one[name] for one in of_each], name) for name in of_each[0]}
+    named = [name for one in own for name in one.names if name in of_each[0]]
+    columns = {name: joined([one[name] for one in of_each], name) for name in named}
     swept: Mapping[str, Sequence[Any]] = {"arclength": [at.arclength for at in curves[0].points]}
     scalars: dict[str, Any] = {"branch": first.branch}
     if several:

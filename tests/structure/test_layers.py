@@ -163,7 +163,7 @@ def test_functions_fit_on_a_page():
 
 # their keywords are the interface, and those of the plans that check exactly these
 INTERFACE = {
-    "attnphase.sweeps.points": {"solve"},
+    "attnphase.sweeps.curves": {"follow"},
     "attnphase.sweeps.grid": {"sweep"},
     "attnphase.theories.bayes_optimal.run": {"bayes_optimal"},
     "attnphase.theories.sgd_flow.run": {"basins", "sgd_flow"},

@@ -101,8 +101,7 @@ def bayes_optimal(
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
     arguments.flag("thresholds", thresholds)
     arguments.flag_or_none("progress", progress)
-    given = None if settings is None else solver_settings(settings, used=("max_nodes",))
-    max_nodes = None if given is None else arguments.whole("max_nodes", given.max_nodes, 2**5)
+    max_nodes = _most_nodes(settings)
     path, swept = None if checkpoint is None else LIMITS.check(checkpoint), _fields(problem, fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     with progress_line(progress, "loading the kernels") as line:
@@ -118,6 +117,13 @@ def bayes_optimal(
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     ds = from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
     return warned(ds, of_points)
+
+
+def _most_nodes(settings: Any) -> int | None:
+    """The largest number of nodes, if settings have it."""
+    if settings is None:
+        return None
+    return arguments.whole("max_nodes", solver_settings(settings, used=("max_nodes",)).max_nodes, 2**5)
 
 
 def _points(
