@@ -39,7 +39,7 @@ import numpy as np
 
 import attnphase as ap
 from attnphase.fixed_points.threshold import Outcome
-from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.branches import BranchName, Identity
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -187,7 +187,7 @@ class Curves:
         self.problem = problem
         self._solved: dict[tuple[str, float, float], xr.Dataset] = {}
 
-    def point(self, branch: str, alpha: float, error: float) -> xr.Dataset:
+    def point(self, branch: BranchName, alpha: float, error: float) -> xr.Dataset:
         """Of a branch, to a relative standard error."""
         key = branch, alpha, error
         if key not in self._solved:

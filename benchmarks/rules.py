@@ -90,7 +90,6 @@ class Case(NamedTuple):
     finest: tuple[int, int] = (44, 36)
 
 
-_OF_THREE = ((8, 8, 8), (10, 8, 6), (10, 10, 10), (12, 12, 12))
 CASES = {
     "paper, positional": Case(_PAPER, "positional", 1.24, ((3,), (4,))),
     "paper, semantic": Case(_PAPER, "semantic", 2.0, ((3,), (4,))),
@@ -100,10 +99,10 @@ CASES = {
         _PAPER.with_fields({"student.tied": False}), "positional", 2.0, ((4, 4, 2), (4, 4, 3)), (0.6,)
     ),
     "three tokens, semantic, jumps": Case(
-        _THREE, "semantic", 1.24, ((5, 3), (6, 3)), (0.85, 0.65), _OF_THREE, (8, 10, 12, 14), finest=(22, 18)
+        _THREE, "semantic", 1.24, ((5, 3), (6, 3)), (0.85, 0.65), (8, 10, 12, 14), finest=(22, 18)
     ),
     "three tokens, positional": Case(
-        _THREE, "positional", 1.24, ((6, 4), (8, 4)), (0.85, 0.65), _OF_THREE, (6, 8, 10, 12), finest=(20, 16)
+        _THREE, "positional", 1.24, ((6, 4), (8, 4)), (0.85, 0.65), (6, 8, 10, 12), finest=(20, 16)
     ),
     "three tokens, equal, semantic": Case(
         Problem.from_dict({"tokens": {"length": 3}}),
@@ -111,7 +110,6 @@ CASES = {
         2.0,
         ((2, 2), (3, 2), (4, 3)),
         (1.0, 0.65),
-        _OF_THREE,
         (8, 10, 12, 14),
         finest=(24, 20),
     ),

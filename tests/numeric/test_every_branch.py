@@ -1,5 +1,7 @@
 """`branch="all"` solves every branch of a problem, and the result has the dimension ``branch``."""
 
+# pyright: reportArgumentType=false
+
 from typing import Any
 
 import numpy as np
@@ -83,7 +85,7 @@ def test_all_is_given_alone():
     both = run("sweep", "--alpha", "1", "--branch", "all", "--branch", "semantic", "-o", "none.nc", code=2)
     assert "--branch all names every branch: give it alone." in both.stderr
     with pytest.raises(ap.errors.ProblemError, match="branch must be one of semantic"):
-        ap.sweep(PROBLEM, [1.5], branch=["all", "semantic"], workers=1)  # pyright: ignore[reportArgumentType]
+        ap.sweep(PROBLEM, [1.5], branch=["all", "semantic"], workers=1)
 
 
 @pytest.mark.parametrize(

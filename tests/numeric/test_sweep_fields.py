@@ -167,7 +167,7 @@ def test_losses_without_a_linear_predictor_are_swept(solver, tmp_path):
         ({"branch": "mixed"}, "the mixed branch needs student.rank of at least 2."),
         ({"fields": [("tokens.sigma", 0.5)]}, "fields must be a mapping from fields of the problem to values, not [("),
         ({"fields": {"alpha": [1.0]}}, "alpha is not a field of the problem: give it as the argument alpha of sweep."),
-        ({"fields": {"branch": "semantic"}}, "branch is not a field of the problem: give it as the argument branches"),
+        ({"fields": {"branch": "semantic"}}, "branch is not a field of the problem: give it as the argument branch"),
         ({"fields": {"tokens.sigma": []}}, "tokens.sigma must hold at least one value."),
         ({"fields": {"tokens.sigma": [0.5, 0.5]}}, "tokens.sigma has a value twice: give every value once."),
         (
@@ -225,7 +225,7 @@ def test_a_large_grid_is_checked_without_solving_anything(monkeypatch):
     monkeypatch.setattr(SWEEP, "initial_overlaps", lambda problem, branch: asked.append((problem, branch)))
     values = np.linspace(0.1, 0.9, 300)
     fields = {"positions.kind": ["opposite", "none"], "integration.seed": [0, 1]}
-    swept = SWEEP.axes_of(1.3, values, ("semantic", "positional"), fields)
+    swept = SWEEP.axes_of(Problem(), 1.3, values, ("semantic", "positional"), fields)
     lines, _ = SWEEP.lines_of(PROBLEM, swept, ap.SolverSettings())
     assert len(lines) == 2400
     assert {(problem.positions.kind, branch) for problem, branch in asked} == {
