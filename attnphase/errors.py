@@ -61,7 +61,7 @@ class ProblemError(AttnphaseError, ValueError):
     >>> import attnphase as ap
     >>> try:
     ...     ap.Problem.paper(omega=1.5)
-    ... except ap.ProblemError as error:
+    ... except ap.errors.ProblemError as error:
     ...     print(error.field, "|", error)
     teacher.omega | teacher.omega must be a number from 0 to 1, but it is 1.5.
     """
@@ -117,7 +117,7 @@ class AttnphaseWarning(UserWarning):
     """Base class of the warnings of this package.
 
     A function warns when its result is complete and saved, once for each class. The standard filters silence a class:
-    ``warnings.simplefilter("ignore", ap.MergedWarning)``.
+    ``warnings.simplefilter("ignore", ap.errors.MergedWarning)``.
     """
 
 

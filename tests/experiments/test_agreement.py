@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from attnphase.paper.ends import ends_text
 from attnphase.paper.run import basins, published_table, run_experiment
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
-from attnphase.state_evolution.branches import BranchName
 
 SHIPPED = Path(__file__).parents[2] / "data" / "experiments"
 PAPER = Problem.paper(omega=0.3)
@@ -28,7 +28,7 @@ COARSE = {"integration.rule": "sobol", "integration.nodes": 64}
 CONTROLLED = ("training_loss", "test_error", "weight_norm")
 
 
-def solved(problem: Problem, branches: tuple[BranchName, ...]) -> xr.Dataset:
+def solved(problem: Problem, branches: tuple[Any, ...]) -> xr.Dataset:
     """The theory at alpha = 2, good enough that the runs' errors decide."""
     moderate = problem.with_fields({"integration.standard_error": 5e-3})
     theory = ap.sweep(moderate, alpha=[2.0], branch=branches, workers=1)

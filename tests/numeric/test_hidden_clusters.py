@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import norm
 
 import attnphase as ap
-from attnphase import Problem, ProblemError
+from attnphase import Problem
+from attnphase.errors import ProblemError
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import model_of

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import norm
 
 import attnphase as ap
-from attnphase import Problem, ProblemError
+from attnphase import Problem
+from attnphase.errors import ProblemError
 from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.theories.bayes_optimal import fibres
 from attnphase.theories.bayes_optimal.channel import Fields
