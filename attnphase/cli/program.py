@@ -25,16 +25,11 @@ __all__ = ["main"]
 
 _LONGEST = 600  # characters of a sentence
 _FAULT = 70
-_ALIASES = {"one-step": "one-rsb"}  # names that commands had before
 _FIELDS = {"--omega": "teacher.omega", "--sigma": "tokens.sigma", "--lambda": "regularizer.strength"}
 
 
 class _Program(click.Group):
     """A group whose every expected error is one sentence on standard error."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, or of one that it had before."""
-        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, which says by itself what functions warn of."""

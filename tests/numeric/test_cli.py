@@ -82,7 +82,7 @@ def test_every_command_has_help(command):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("flow", "--omega", "0.2"), " Give the field as --set teacher.omega=VALUE."),
+        (("sgd-flow", "--omega", "0.2"), " Give the field as --set teacher.omega=VALUE."),
         (("solve", "--lambda=0.2"), " Give the field as --set regularizer.strength=VALUE."),
         (("explore", "--omega", "0.2"), ""),  # which has no --set
         (("solve", "--omga", "0.2"), ""),

@@ -198,7 +198,7 @@ NUMBERS = [
     ("student.causal", [0], "true or false"),
     ("positions.kind", ["round", 3], '"opposite", "gram", "spectrum" or "none"'),
     ("positions.teacher", [3, "x", [0.1, 0.2]], "a table of numbers from -1e24 to 1e24, a row for each token"),
-    ("integration.rule", ["simpson", 3], '"auto", "gauss-hermite", "sobol", "lines", "nets", "published" or "split"'),
+    ("integration.rule", ["simpson", 3], '"auto", "gauss-hermite", "sobol", "lines" or "published"'),
     ("tokens.kind", ["mixtures", "gausian", 1], '"gaussian" or "mixture"'),
     ("tokens.clusters", [3, "x", [3], [[3]]], "a list of tables, each with sigma and mean"),
     ("tokens.law", [3, "same", [0.5, 0.5]], "a table with a kind"),

@@ -16,30 +16,35 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import attnphase as ap
-from attnphase import errors, figures, functions, testing
 
 Rows = NDArray[Any]
 
 
 def loss(h: Rows, k: Rows, noise: Rows, c: Rows, beta: float = 2.0) -> Any:
-    student, teacher = functions.softmax(beta * h @ h.T), functions.softmax(k @ k.T, causal=True)
+    student, teacher = ap.functions.softmax(beta * h @ h.T), ap.functions.softmax(k @ k.T, causal=True)
     assert_type(student, Rows)
-    chosen = functions.hardmax(k[:, 0]) @ k[:, 0] + functions.argmax(k[:, 0])
-    return ((student - teacher - noise) ** 2).sum() + functions.relu(beta) * (chosen - c @ h[:, 0]) ** 2
+    chosen = ap.functions.hardmax(k[:, 0]) @ k[:, 0] + ap.functions.argmax(k[:, 0])
+    return ((student - teacher - noise) ** 2).sum() + ap.functions.relu(beta) * (chosen - c @ h[:, 0]) ** 2
 
 
 def entry_by_entry(h: Rows, k: Rows, width: float = 1.0) -> Any:
-    waves = [functions.cos(h), functions.sin(h), functions.cosh(h), functions.sinh(h), functions.tanh(h)]
-    others = [functions.abs(h), functions.exp(h), functions.log(h), functions.sigmoid(h), functions.sign(k)]
+    waves = [ap.functions.cos(h), ap.functions.sin(h), ap.functions.cosh(h), ap.functions.sinh(h), ap.functions.tanh(h)]
+    others = [
+        ap.functions.abs(h),
+        ap.functions.exp(h),
+        ap.functions.log(h),
+        ap.functions.sigmoid(h),
+        ap.functions.sign(k),
+    ]
     assert_type(waves + others, list[Rows])
-    numbers = [functions.sqrt(width), functions.softplus(width), functions.min(h), functions.max(h)]
+    numbers = [ap.functions.sqrt(width), ap.functions.softplus(width), ap.functions.min(h), ap.functions.max(h)]
     assert_type(numbers, list[float])
-    functions.softmax(width)  # type: ignore[arg-type]
-    return sum(numbers) * sum((x**2).sum() for x in waves + others) + functions.max(h[0, 0], k[0, 0])
+    ap.functions.softmax(width)  # type: ignore[arg-type]
+    return sum(numbers) * sum((x**2).sum() for x in waves + others) + ap.functions.max(h[0, 0], k[0, 0])
 
 
 def row(logits: list[Any]) -> list[Any]:
-    return [z / functions.sqrt(1 + sum(y**2 for y in logits)) for z in logits]
+    return [z / ap.functions.sqrt(1 + sum(y**2 for y in logits)) for z in logits]
 
 
 def problems() -> ap.Problem:
@@ -76,18 +81,20 @@ def problems() -> ap.Problem:
 
 def one_point(problem: ap.Problem) -> None:
     settings = ap.SolverSettings(method="damped", tolerance=1e-6, max_seconds=60.0)
-    point = ap.solve(problem, alpha=1.5, branch="semantic")
+    point = ap.solve(problem, alpha=1.5, branch="semantic", settings=settings)
     assert_type(point, xr.Dataset)
     assert_type(float(point.test_error), float)
     assert_type(ap.solve(problem, 1.6, start=point), xr.Dataset)
     assert_type(ap.solutions(problem, 1.5, settings=settings), xr.Dataset)
-    assert_type(ap.sensitivity(problem, 1.5, of="alpha"), xr.Dataset)
+    assert_type(ap.sensitivity(problem, 1.5, "alpha", "all"), xr.Dataset)
     assert_type(ap.one_rsb(problem, 1.5, y=[0.5, 1.0]), xr.Dataset)
     assert_type(ap.check(problem, experiment=False).passed, bool)
     assert_type(ap.derive(problem).latex, str)
     assert_type(ap.best_predictor(problem, "k0_0", "linear").error, float)
     ap.solve(problem, "1.5")  # type: ignore[arg-type]
-    ap.solve(problem, 1.5, tolerances=1e-6)  # type: ignore[call-arg]
+    ap.solve(problem, 1.5, "semantik")  # type: ignore[arg-type]
+    ap.solve(problem, 1.5, tolerance=1e-6)  # type: ignore[call-arg]
+    ap.SolverSettings(method="euler")  # type: ignore[arg-type]
     number: float = ap.solve(problem, 1.5)  # type: ignore[assignment]
     ap.SolverSettings(tolerance="small")  # type: ignore[arg-type]
     _ = ap.sovle, number  # type: ignore[attr-defined]
@@ -95,7 +102,7 @@ def one_point(problem: ap.Problem) -> None:
 
 def many_points(problem: ap.Problem) -> xr.Dataset:
     fields = {"tokens.sigma": [0.4, 0.5], "regularizer.strength": 0.01}
-    grid = ap.sweep(problem, np.linspace(0.5, 2.0, 4), omega=[0.2, 0.3], fields=fields, output="sweep.nc")
+    grid = ap.sweep(problem, np.linspace(0.5, 2.0, 4), omega=[0.2, 0.3], branch=["semantic", "mixed"], fields=fields)
     plan = ap.plan_sweep(problem, [1.0, 2.0], blocks=2, folder="plan")
     assert_type(plan.blocks, tuple[tuple[int, ...], ...])
     assert_type(ap.run_block("plan", 1), dict[str, xr.Dataset])
@@ -103,7 +110,7 @@ def many_points(problem: ap.Problem) -> xr.Dataset:
     assert_type(ap.follow(problem), xr.Dataset)
     assert_type(ap.tune(problem, alpha=[1.0, 2.0]), xr.Dataset)
     assert_type(ap.thresholds(problem, omega=[0.2, 0.3]), xr.Dataset)
-    assert_type(ap.optimal(problem, alpha=[1.0, 2.0]), xr.Dataset)
+    assert_type(ap.bayes_optimal(problem, alpha=[1.0, 2.0], start="informed"), xr.Dataset)
     ap.save_dataset(grid, Path("sweep.nc"), force=True)
     assert_type(ap.validate_dataset(ap.load_dataset("sweep.nc")), xr.Dataset)
     ap.load_dataset(3)  # type: ignore[arg-type]
@@ -115,68 +122,73 @@ def training(problem: ap.Problem, theory: xr.Dataset) -> None:
     assert_type(runs, xr.Dataset)
     comparison = ap.compare(theory, runs)
     assert_type(comparison.within(3.0), bool | Any)
-    figures.comparison_figure(comparison)
-    flow = ap.flow(problem, {"semantic": 0.1, "noise": 1.0}, learning_rate=0.1)
-    figures.trajectory_figure(ap.compare(flow, runs))
+    ap.figures.comparison_figure(comparison)
+    flow = ap.sgd_flow(problem, {"semantic": 0.1, "noise": 1.0}, learning_rate=0.1)
+    ap.figures.trajectory_figure(ap.compare(flow, runs))
     assert_type(ap.stationary(problem), xr.Dataset)
-    assert_type(figures.basins_figure(ap.basins(problem, omega=[0.1, 0.2])), Figure)
+    assert_type(ap.figures.basins_figure(ap.basins(problem, omega=[0.1, 0.2])), Figure)
     ap.compare(theory)  # type: ignore[call-arg]
 
 
 def drawn(theory: xr.Dataset, runs: xr.Dataset, found: xr.Dataset) -> None:
-    figures.save_figure(figures.fig2(theory, omega=0.3), "fig2.pdf")
+    ap.figures.save_figure(ap.figures.fig2(theory, omega=0.3), "fig2.pdf")
     drawn = [
-        figures.fig3(theory, at={"tokens.sigma": 0.5}, thresholds=found),
-        figures.fig9([theory], quantity="test_error"),
-        figures.limits_figure(theory, limit=found),
-        figures.gap_figure(theory, limit=found),
-        figures.grid_figure(theory, runs),
-        figures.scatter_figure(theory, runs),
-        figures.attention_figure(runs),
-        figures.learning_figure(runs),
-        figures.FIGURES["fig2"](theory),
+        ap.figures.fig3(theory, at={"tokens.sigma": 0.5}, thresholds=found),
+        ap.figures.fig9([theory], quantity="test_error"),
+        ap.figures.limits_figure(theory, limit=found),
+        ap.figures.gap_figure(theory, limit=found),
+        ap.figures.grid_figure(theory, runs),
+        ap.figures.scatter_figure(theory, runs),
+        ap.figures.attention_figure(runs),
+        ap.figures.learning_figure(runs),
+        ap.figures.FIGURES["fig2"](theory),
     ]
     assert_type(drawn, list[Figure])
-    figures.loss_crossing(theory)
+    ap.figures.loss_crossing(theory)
     ap.explore(theory, runs=runs).save(Path("page.html"), force=True)
-    figures.fig2(ap.Problem())  # type: ignore[arg-type]
+    ap.figures.fig2(ap.Problem())  # type: ignore[arg-type]
 
 
-@given(testing.problems(testing.SHAPES[:2]), testing.models(testing.MODELS))
+@given(ap.testing.problems(ap.testing.SHAPES[:2]), ap.testing.models(ap.testing.MODELS))
 def properties(problem: ap.Problem, model: ap.Problem) -> None:
     assert problem.hash != model.hash
 
 
 def strategies() -> list[SearchStrategy[dict[str, Any]]]:
-    matrices = [testing.gram_matrices(2), testing.mixing_matrices(2)]
+    matrices = [ap.testing.gram_matrices(2), ap.testing.mixing_matrices(2)]
     assert_type(matrices, list[SearchStrategy[list[list[float]]]])
-    return [testing.cluster_laws(2), testing.token_laws(2), testing.regularizers(), testing.teacher_priors()]
+    return [
+        ap.testing.cluster_laws(2),
+        ap.testing.token_laws(2),
+        ap.testing.regularizers(),
+        ap.testing.teacher_priors(),
+    ]
 
 
 def faults() -> list[type[Exception]]:
     try:
         ap.Problem.paper(omega=1.5)
-    except errors.ProblemError as error:
+    except ap.errors.ProblemError as error:
         assert_type(error.field, str)
         assert_type(error.exit_code, int)
     return [
-        errors.AttnphaseError,
-        errors.CacheError,
-        errors.CompareError,
-        errors.DatasetError,
-        errors.ExperimentError,
-        errors.MissingExtraError,
-        errors.NotFoundError,
-        errors.SolverError,
-        errors.SpectrumError,
-        errors.SweepError,
-        errors.AttnphaseWarning,
-        errors.MergedWarning,
-        errors.NotConvergedWarning,
-        errors.NotFoundWarning,
-        errors.ReplicaSymmetryWarning,
-        errors.UndecidedWarning,
-        errors.ViolatedWarning,
+        ap.errors.AttnphaseError,
+        ap.errors.CacheError,
+        ap.errors.CompareError,
+        ap.errors.DatasetError,
+        ap.errors.ExperimentError,
+        ap.errors.MissingExtraError,
+        ap.errors.NotFoundError,
+        ap.errors.SolverError,
+        ap.errors.SpectrumError,
+        ap.errors.SweepError,
+        ap.errors.AttnphaseWarning,
+        ap.errors.MergedWarning,
+        ap.errors.NotConvergedWarning,
+        ap.errors.NotFoundWarning,
+        ap.errors.ReplicaSymmetryWarning,
+        ap.errors.UndecidedWarning,
+        ap.errors.ViolatedWarning,
     ]
 
 
