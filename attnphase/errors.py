@@ -143,3 +143,7 @@ class ReplicaSymmetryWarning(AttnphaseWarning):
 
 class NotFoundWarning(AttnphaseWarning):
     """A threshold was not found, and ``x_status`` tells why; or a result of all branches lacks some."""
+
+
+def __dir__() -> list[str]:
+    return __all__

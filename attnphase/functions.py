@@ -220,3 +220,7 @@ def _symbolic(name: str, value: Any) -> Any:
         raise ProblemError(
             "x", f"functions.{name} takes numbers, symbols and arrays of these, not {value!r}."
         ) from error
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -29,6 +29,7 @@ from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 from attnphase.problem.schema import keys, sections
 from attnphase.state_evolution.branches import BRANCHES
+from attnphase.version import __version__
 
 __all__ = ["validate_dataset", "validate_kind"]
 
@@ -113,11 +114,12 @@ def _check_attributes(ds: xr.Dataset) -> str:
     for name in GLOBAL_ATTRIBUTES:
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
-    version = ds.attrs["schema_version"]
-    if version != SCHEMA_VERSION:
+    version, wrote = ds.attrs["schema_version"], ds.attrs["attnphase_version"]
+    if isinstance(version, str) or version != SCHEMA_VERSION:
+        remedy = "" if wrote == __version__ else f"use attnphase {wrote}, which wrote it, or "
         raise DatasetError(
-            f"the dataset follows version {version} of the schema, but this attnphase reads version {SCHEMA_VERSION}:"
-            f" use attnphase {ds.attrs['attnphase_version']}, which wrote it, or compute the dataset again."
+            f"the dataset follows version {arguments.shown(version)} of the schema, but this attnphase reads the number"
+            f" {SCHEMA_VERSION}: {remedy}compute the dataset again."
         )
     if not isinstance(ds.attrs["schema"], str) or ds.attrs["schema"] not in SCHEMAS:
         kinds = " or ".join(SCHEMAS)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.arrays import Numbers, Wholes
 from attnphase.experiments.optimizers.kinds import OptimizerName, suited
 from attnphase.experiments.plan import Plan
 from attnphase.experiments.settings import DtypeName
@@ -25,9 +26,9 @@ __all__ = ["simulate"]
 
 def simulate(
     problem: Problem,
-    alpha: float | Sequence[float],
+    alpha: Numbers,
     start: str | Sequence[str] | Any = None,
-    dimension: int | Sequence[int] = 1000,
+    dimension: Wholes = 1000,
     seeds: int = 8,
     optimizer: OptimizerName | None = None,
     *,

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.files import save_dataset
 from attnphase.data.outcomes import of_lines, of_sweep, warned
 from attnphase.errors import AttnphaseError, DatasetError, ProblemError
@@ -153,8 +153,8 @@ class Plan:
 
 def plan_sweep(
     problem: Problem,
-    alpha: float | Sequence[float] | np.ndarray,
-    omega: float | Sequence[float] | np.ndarray | None = None,
+    alpha: Numbers,
+    omega: Numbers | None = None,
     branch: Branches | Sequence[BranchName] = ("semantic", "positional"),
     *,
     blocks: int,

@@ -27,6 +27,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_lines
 from attnphase.data.files import save_dataset
@@ -73,8 +74,8 @@ _MAX_LINES, _MAX_POINTS = 10**6, 10**7
 
 def sweep(
     problem: Problem,
-    alpha: float | Sequence[float] | np.ndarray,
-    omega: float | Sequence[float] | np.ndarray | None = None,
+    alpha: Numbers,
+    omega: Numbers | None = None,
     branch: Branches | Sequence[BranchName] = ("semantic", "positional"),
     *,
     fields: Mapping[str, Any] | None = None,
@@ -334,7 +335,8 @@ def axes_of(problem: Problem, alpha: Any, omega: Any, branch: Any, fields: Any) 
             f"the grid has {lines * _count(alpha)} points in {lines} lines, but may have {_MAX_POINTS} in {_MAX_LINES}:"
             " sweep it in parts.",
         )
-    every = isinstance(branch, str) and branch == "all"
+    one = arguments.word("branch", branch, (*BRANCHES, "all")) if isinstance(branch, str) else None
+    every = one == "all"
     names = branches_of(problem) if every else arguments.words("branch", branch, BRANCHES)
     swept: dict[str, list[Any]] = {"branch": list(names)}
     if omega is not None:

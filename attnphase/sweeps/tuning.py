@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.derivatives import from_optima, from_sensitivities
 from attnphase.data.outcomes import of_branches, of_optima, of_points, warned
 from attnphase.fixed_points.optimum import LOWEST, METRICS, Lowest
@@ -77,7 +77,7 @@ def sensitivity(
 
 def tune(
     problem: Problem,
-    alpha: float | Sequence[float],
+    alpha: Numbers,
     field: str = "regularizer.strength",
     metric: str = "test_error",
     branch: Branches | Lowest = "semantic",

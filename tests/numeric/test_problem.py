@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pytest
@@ -248,7 +248,12 @@ def test_sections_made_in_python_raise_our_error(cls, section):
     error = refusal(cls, colour=1)
     assert error.field == f"{section}.colour"
     assert str(error).startswith(f'unknown key "{section}.colour": "{section}" has the keys ')
-    assert refusal(cls, *range(9)).field == section
+    assert refusal(cls, *range(9)).field == f"{section}.{fields(cls)[0].name}"
+
+
+def test_arguments_without_a_name_are_those_of_the_first_sections():
+    assert str(refusal(Problem, "problem.toml")) == 'tokens must be a table, but it is "problem.toml".'
+    assert str(refusal(Problem, {"tokens": {"sigma": 0.7}})).startswith('unknown key "tokens.tokens": "tokens" has ')
 
 
 def test_the_message_in_full():

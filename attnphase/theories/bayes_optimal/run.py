@@ -10,6 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import LIMITS
@@ -39,7 +40,7 @@ _WHAT = f"sign, absolute, linear, {FORMULAS}"
 
 def bayes_optimal(
     problem: Problem,
-    alpha: float | Sequence[float],
+    alpha: Numbers,
     *,
     fields: Mapping[str, Any] | None = None,
     channel: str | None = None,

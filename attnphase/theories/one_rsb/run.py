@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.outcomes import of_left_out, of_points, told_of, warned
 from attnphase.data.starts import overlaps_of, start_for
 from attnphase.errors import SolverError
@@ -47,7 +48,7 @@ def one_rsb(
     alpha: float,
     branch: Branches = "semantic",
     *,
-    y: float | Sequence[float] | None = None,
+    y: Numbers | None = None,
     start: StartName | xr.Dataset | Overlaps | BranchPoint = "replica-symmetric",
     outer: int = 128,
     inner: int = 64,

@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.errors import AttnphaseWarning, NotFoundError, ProblemError
 from attnphase.files.checkpoints import BASINS
 from attnphase.fixed_points.settings import omegas
@@ -263,9 +264,9 @@ def _counted(ends: Memory, line: ProgressLine, angles: int) -> Memory:
 
 def basins(
     problem: Problem,
-    omega: float | Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
-    scale: float | Sequence[float] = (0.1, 0.2, 0.4, 0.8),
-    angle: float | Sequence[float] = (0.0, 22.5, 45.0, 67.5, 90.0),
+    omega: Numbers = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+    scale: Numbers = (0.1, 0.2, 0.4, 0.8),
+    angle: Numbers = (0.0, 22.5, 45.0, 67.5, 90.0),
     *,
     noise: float = 0.0,
     learning_rate: float = 0.0,
