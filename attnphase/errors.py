@@ -76,7 +76,7 @@ class ProblemError(AttnphaseError, ValueError):
 
 
 class SpectrumError(AttnphaseError, ValueError):
-    """Matrices, or the arrays of a measure, do not make a `Spectrum`; the message gives the reason."""
+    """Matrices, or the arrays of a measure, do not make a `attnphase.Spectrum`; the message gives the reason."""
 
 
 class DatasetError(AttnphaseError, ValueError):
