@@ -18,7 +18,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.functions import sign
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.axes import matrix_root
-from attnphase.state_evolution.predictors import best_predictor
+from attnphase.state_evolution.predictors import PredictorKind, best_predictor
 from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.system import System
 from attnphase.theories.bayes_optimal.run import bayes_optimal
@@ -105,7 +105,7 @@ def test_the_best_predictors_of_a_label():
     y = np.tanh(k) + k / 5 + np.cos(k)
     variance, slope = w @ y**2 - (w @ y) ** 2, w @ (y * k)
     problem = problem_of(SQUARE, sigma=SIGMA, **HEAVY)
-    wanted = {"constant": variance, "linear": variance - slope**2 / (w @ k**2)}
+    wanted: dict[PredictorKind, float] = {"constant": variance, "linear": variance - slope**2 / (w @ k**2)}
     for kind, value in wanted.items():
         found = best_predictor(problem, "tanh(k) + k/5 + cos(k)", kind)
         assert abs(found.error - value) < 4 * found.standard_error < 0.03 * value, kind

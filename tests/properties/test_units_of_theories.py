@@ -14,6 +14,7 @@ from terms import of_terms
 
 import attnphase as ap
 from attnphase.arrays import Array
+from attnphase.experiments.optimizers.kinds import OptimizerName
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.starts import initial_overlaps
@@ -141,7 +142,7 @@ def test_basins_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["lbfgs", "fista", "gamp"])
-def test_training_on_clusters_and_jumping_labels(optimizer: str) -> None:
+def test_training_on_clusters_and_jumping_labels(optimizer: OptimizerName) -> None:
     """To the tolerance; the local minima of GAMP have the unit of the fields' squares."""
     pytest.importorskip("torch", reason="experiments need PyTorch")
     units = UNITS if optimizer != "gamp" else OF_FIELDS
@@ -184,7 +185,7 @@ def test_adam_in_units() -> None:
 
 @pytest.mark.parametrize("optimizer", ["lbfgs", "fista"])
 @pytest.mark.parametrize("small", [2.0**-7, 2.0**-20])
-def test_training_on_labels_in_units(optimizer: str, small: float) -> None:
+def test_training_on_labels_in_units(optimizer: OptimizerName, small: float) -> None:
     """Labels and a start times s, under a square: the weights and their gradients are s times what they were."""
     pytest.importorskip("torch", reason="experiments need PyTorch")
 
