@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-_Word = TypeVar("_Word", bound=str)
 _LARGEST = 2**63 - 1
 _LONGEST = 60  # characters of a value in a message
 _SHORT = reprlib.Repr()
@@ -143,7 +142,7 @@ def wholes(name: str, value: Any, least: int, most: int | None = None) -> tuple[
     return _distinct(name, [whole(name, item, least, most) for item in items(name, value)])
 
 
-def word(name: str, value: Any, choices: Sequence[_Word]) -> _Word:
+def word(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return a word that is one of the choices.
 
     Raises
@@ -152,14 +151,14 @@ def word(name: str, value: Any, choices: Sequence[_Word]) -> _Word:
         The value is none of them; the message proposes the most similar one.
     """
     if isinstance(value, str) and value in choices:
-        return choices[choices.index(value)]
+        return str(value)
     near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
     hint = f': did you mean "{near[0]}"?' if near else "."
     given = f'"{value}"' if isinstance(value, str) and len(value) <= _LONGEST else shown(value)
     raise ProblemError(name, f"{name} must be one of {', '.join(choices)}, not {given}{hint}")
 
 
-def words(name: str, value: Any, choices: Sequence[_Word]) -> tuple[_Word, ...]:
+def words(name: str, value: Any, choices: Sequence[str]) -> tuple[str, ...]:
     """Return one or several distinct choices; see `word`.
 
     Raises

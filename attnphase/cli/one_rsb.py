@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from attnphase.cli.inputs import named, problem_of, solvable
+from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
-    branch_option,
     problem_options,
     result_options,
 )
-from attnphase.cli.outcomes import Result, ended, tell
+from attnphase.cli.outcomes import Result, ended
 from attnphase.cli.values import NUMBERS
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.lazy import loaded_on_use
+from attnphase.state_evolution.branches import BRANCHES
 from attnphase.theories.one_rsb.settings import STARTS, check_covered, one_rsb_sizes, parisi_parameters
 
 with loaded_on_use(__name__):
@@ -31,7 +30,7 @@ __all__ = ["one_rsb"]
 @problem_options
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
 @click.option("--y", "tilts", type=NUMBERS, help="Parisi parameters; without, where F(y) is largest.")
-@branch_option
+@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
 @click.option(
     "--start",
     type=click.Choice(STARTS),
@@ -50,8 +49,8 @@ def one_rsb(
     changes: tuple[str, ...],
     alpha: float,
     tilts: tuple[float, ...] | None,
-    branch: Any,
-    start: Any,
+    branch: str,
+    start: str,
     outer: int,
     inner: int,
     tolerance: float,
@@ -66,14 +65,14 @@ def one_rsb(
     alpha, settings = sample_complexity("alpha", alpha), SolverSettings(tolerance=tolerance, max_maps=max_maps)
     tilts = parisi_parameters(tilts)
     result.check()
-    problem = solvable(problem_of(problem_file, changes), named(branch))
+    problem = solvable(problem_of(problem_file, changes), (branch,))
     outer, inner = one_rsb_sizes(problem, outer, inner)
     check_covered(problem)
     ds = run.one_rsb(
         problem,
         alpha,
-        branch,
         y=tilts or None,
+        branch=branch,
         start=start,
         outer=outer,
         inner=inner,
@@ -81,5 +80,4 @@ def one_rsb(
         progress=not result.quiet,
     )
     result.deliver(ds, text.one_rsb_table)
-    tell(result, outcomes.of_left_out(ds))
     return ended(outcomes.of_points(ds), allow_unconverged)

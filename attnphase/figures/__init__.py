@@ -27,7 +27,3 @@ __all__ = [
     "scatter_figure",
     "trajectory_figure",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

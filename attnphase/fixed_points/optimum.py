@@ -6,12 +6,10 @@ Nothing heavy is imported: the schema of datasets has the places.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal
 
-__all__ = ["LOWEST", "METRICS", "Lowest", "OptimumStatus"]
+__all__ = ["LOWEST", "METRICS", "OptimumStatus"]
 
-Lowest = Literal["lowest"]
-LOWEST: Lowest = "lowest"
+LOWEST = "lowest"
 """In the place of a branch: at each value of the field that of lowest training loss."""
 
 METRICS = ("test_error", "training_loss", "weight_norm")

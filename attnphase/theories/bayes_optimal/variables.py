@@ -92,11 +92,11 @@ POSTERIOR_VARIABLES = (
 """Of runs of Bayes-optimal message passing, over start, dimension, alpha and seed."""
 
 SCHEMAS = {
-    "bayes_optimal": OPTIMAL_VARIABLES,
+    "optimal": OPTIMAL_VARIABLES,
     "posterior": POSTERIOR_VARIABLES,
 }
 COORDINATES_OF = {
-    "bayes_optimal": ("start", "alpha"),
+    "optimal": ("start", "alpha"),
     "posterior": ("start", "dimension", "alpha", "seed"),
 }
 COORDINATES: dict[str, tuple[str, str]] = {}

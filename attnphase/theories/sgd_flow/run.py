@@ -8,7 +8,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.arrays import Numbers
 from attnphase.errors import AttnphaseWarning, NotFoundError, ProblemError
 from attnphase.files.checkpoints import BASINS
 from attnphase.fixed_points.settings import omegas
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = [
     "angles_of",
     "basins",
+    "flow",
     "noise_of",
     "random_starts",
     "scales_of",
-    "sgd_flow",
     "starts_count",
     "starts_of",
     "stationary",
@@ -56,7 +55,7 @@ def starts_of(start: Any) -> tuple[Sizes, ...]:
     return tuple(values)
 
 
-def sgd_flow(
+def flow(
     problem: Problem,
     start: str | Sizes | Mapping[str, float] | Sequence[Any] = "semantic",
     learning_rate: float = 0.0,
@@ -97,8 +96,8 @@ def sgd_flow(
     Returns
     -------
     xarray.Dataset
-        Kind ``sgd_flow``: overlaps, ``population_risk``, ``test_error`` and ``status`` over ``time``, and over
-        ``start`` if there are several.
+        Kind ``flow``: overlaps, ``population_risk``, ``test_error`` and ``status`` over ``time``, and over ``start`` if
+        there are several.
 
     Raises
     ------
@@ -171,7 +170,7 @@ def stationary(
     problem : Problem
         With a ridge as regulariser.
     learning_rate, batch : float, int
-        As in `sgd_flow`.
+        As in `flow`.
     starts : int
         Number of random starts, in addition to those along the teacher and the encodings.
     seed : int
@@ -264,9 +263,9 @@ def _counted(ends: Memory, line: ProgressLine, angles: int) -> Memory:
 
 def basins(
     problem: Problem,
-    omega: Numbers = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
-    scale: Numbers = (0.1, 0.2, 0.4, 0.8),
-    angle: Numbers = (0.0, 22.5, 45.0, 67.5, 90.0),
+    omega: float | Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+    scale: float | Sequence[float] = (0.1, 0.2, 0.4, 0.8),
+    angle: float | Sequence[float] = (0.0, 22.5, 45.0, 67.5, 90.0),
     *,
     noise: float = 0.0,
     learning_rate: float = 0.0,
@@ -291,7 +290,7 @@ def basins(
     noise : float
         Standard deviation of the independent part z of the entries.
     learning_rate, batch, until : float, int, float
-        As in `sgd_flow`; starts that are not at rest at the end are ``under_way``.
+        As in `flow`; starts that are not at rest at the end are ``under_way``.
     checkpoint : path-like, optional
         File that saves the end of every start; if it exists, the call continues from it, with the same numbers.
     progress : bool, optional

@@ -96,12 +96,12 @@ BASIN_VARIABLES = (
 """What starts of one size in a plane lead to."""
 
 SCHEMAS = {
-    "sgd_flow": FLOW_VARIABLES,
+    "flow": FLOW_VARIABLES,
     "stationary": STATIONARY_VARIABLES,
     "basins": BASIN_VARIABLES,
 }
 COORDINATES_OF = {
-    "sgd_flow": ("start", "time", "learning_rate", "batch"),
+    "flow": ("start", "time", "learning_rate", "batch"),
     "stationary": ("solution", "learning_rate", "batch"),
     "basins": ("omega", "scale", "angle", "noise", "learning_rate", "batch"),
 }
