@@ -49,7 +49,7 @@ myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"  # a page depends on the whole package, of which a cache knows nothing
 nb_execution_raise_on_error = False  # a parallel build would hang; sphinx-build -W makes the warning an error
-nb_execution_timeout = 1200  # a cell of minutes on two quiet cores takes many times as long on busy ones
+nb_execution_timeout = 1200  # the longest cell takes four minutes on two quiet cores, and longer on busy ones
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
 

@@ -72,7 +72,7 @@ class _Descent:
     """
 
     def __init__(self, risk: Risk, weights: Tensor) -> None:
-        # of small labels all columns have small units: one unit each would make the risk of attention less round
+        # small labels make the unit of all columns smaller: a unit for each takes attention ten times as many steps
         known = torch.as_tensor(Units.of(risk.loss.problem).weights).to(weights)
         shares = risk.units(weights)[0] / known
         small = shares[shares < 1]
