@@ -13,30 +13,11 @@ TYPE_CHECKING = False  # that of typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
+    from attnphase import errors, figures, functions, testing
     from attnphase.checks.comparison import compare
     from attnphase.checks.consistency import check
     from attnphase.data.files import load_dataset, save_dataset
     from attnphase.data.validate import validate_dataset
-    from attnphase.errors import (
-        AttnphaseError,
-        AttnphaseWarning,
-        CacheError,
-        CompareError,
-        DatasetError,
-        ExperimentError,
-        MergedWarning,
-        MissingExtraError,
-        NotConvergedWarning,
-        NotFoundError,
-        NotFoundWarning,
-        ProblemError,
-        ReplicaSymmetryWarning,
-        SolverError,
-        SpectrumError,
-        SweepError,
-        UndecidedWarning,
-        ViolatedWarning,
-    )
     from attnphase.experiments.simulate import simulate
     from attnphase.explorer.page import explore
     from attnphase.fixed_points.settings import SolverSettings
@@ -51,58 +32,44 @@ if TYPE_CHECKING:
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
     from attnphase.sweeps.tuning import sensitivity, tune
-    from attnphase.theories.bayes_optimal.run import optimal
+    from attnphase.theories.bayes_optimal.run import bayes_optimal
     from attnphase.theories.one_rsb.run import one_rsb
-    from attnphase.theories.sgd_flow.run import basins, flow, stationary
+    from attnphase.theories.sgd_flow.run import basins, sgd_flow, stationary
 
     __version__: str
 
 __all__ = [
-    "AttnphaseError",
-    "AttnphaseWarning",
-    "CacheError",
-    "CompareError",
-    "DatasetError",
-    "ExperimentError",
-    "MergedWarning",
-    "MissingExtraError",
-    "NotConvergedWarning",
-    "NotFoundError",
-    "NotFoundWarning",
     "Problem",
-    "ProblemError",
-    "ReplicaSymmetryWarning",
-    "SolverError",
     "SolverSettings",
     "Spectrum",
-    "SpectrumError",
-    "SweepError",
-    "UndecidedWarning",
-    "ViolatedWarning",
     "__version__",
     "basins",
+    "bayes_optimal",
     "best_predictor",
     "check",
     "compare",
     "derive",
+    "errors",
     "explore",
-    "flow",
+    "figures",
     "follow",
+    "functions",
     "load_dataset",
     "load_problem",
     "merge_blocks",
     "one_rsb",
-    "optimal",
     "plan_sweep",
     "register_score",
     "run_block",
     "save_dataset",
     "sensitivity",
+    "sgd_flow",
     "simulate",
     "solutions",
     "solve",
     "stationary",
     "sweep",
+    "testing",
     "thresholds",
     "tune",
     "validate_dataset",
@@ -113,10 +80,6 @@ _NAMES = {
     "checks.consistency": "check",
     "data.files": "load_dataset save_dataset",
     "data.validate": "validate_dataset",
-    "errors": "AttnphaseError CacheError CompareError DatasetError ExperimentError"
-    " MissingExtraError NotFoundError ProblemError SolverError SpectrumError SweepError"
-    " AttnphaseWarning MergedWarning NotConvergedWarning NotFoundWarning ReplicaSymmetryWarning UndecidedWarning"
-    " ViolatedWarning",
     "experiments.simulate": "simulate",
     "explorer.page": "explore",
     "fixed_points.settings": "SolverSettings",
@@ -132,20 +95,25 @@ _NAMES = {
     "sweeps.grid": "sweep",
     "sweeps.points": "solve",
     "sweeps.tuning": "sensitivity tune",
-    "theories.bayes_optimal.run": "optimal",
-    "theories.one_rsb.run": "one_rsb one_step",
-    "theories.sgd_flow.run": "basins flow stationary",
+    "theories.bayes_optimal.run": "bayes_optimal",
+    "theories.one_rsb.run": "one_rsb",
+    "theories.sgd_flow.run": "basins sgd_flow stationary",
     "version": "__version__",
 }
+_MODULES = ("errors", "figures", "functions", "testing")
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'attnphase' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"attnphase.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to type checkers a wrong name is an error
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"attnphase.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'attnphase' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"attnphase.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 display.show_by(lambda: importlib.import_module("attnphase.pages.page").model_equations)

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_Word = TypeVar("_Word", bound=str)
 _LARGEST = 2**63 - 1
 _LONGEST = 60  # characters of a value in a message
 _SHORT = reprlib.Repr()
@@ -142,7 +143,7 @@ def wholes(name: str, value: Any, least: int, most: int | None = None) -> tuple[
     return _distinct(name, [whole(name, item, least, most) for item in items(name, value)])
 
 
-def word(name: str, value: Any, choices: Sequence[str]) -> str:
+def word(name: str, value: Any, choices: Sequence[_Word]) -> _Word:
     """Return a word that is one of the choices.
 
     Raises
@@ -151,14 +152,14 @@ def word(name: str, value: Any, choices: Sequence[str]) -> str:
         The value is none of them; the message proposes the most similar one.
     """
     if isinstance(value, str) and value in choices:
-        return str(value)
+        return choices[choices.index(value)]
     near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
     hint = f': did you mean "{near[0]}"?' if near else "."
     given = f'"{value}"' if isinstance(value, str) and len(value) <= _LONGEST else shown(value)
     raise ProblemError(name, f"{name} must be one of {', '.join(choices)}, not {given}{hint}")
 
 
-def words(name: str, value: Any, choices: Sequence[str]) -> tuple[str, ...]:
+def words(name: str, value: Any, choices: Sequence[_Word]) -> tuple[_Word, ...]:
     """Return one or several distinct choices; see `word`.
 
     Raises

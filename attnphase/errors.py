@@ -1,4 +1,4 @@
-"""Errors that the user can correct; the text of each is one sentence.
+"""Errors that the user can correct, and warnings; the text of each is one sentence.
 
 The module imports nothing, so that the command line can distinguish these errors from faults of the program before
 anything else is loaded.
@@ -8,16 +8,23 @@ from __future__ import annotations
 
 __all__ = [
     "AttnphaseError",
+    "AttnphaseWarning",
     "CacheError",
     "CompareError",
     "DatasetError",
     "ExperimentError",
+    "MergedWarning",
     "MissingExtraError",
+    "NotConvergedWarning",
     "NotFoundError",
+    "NotFoundWarning",
     "ProblemError",
+    "ReplicaSymmetryWarning",
     "SolverError",
     "SpectrumError",
     "SweepError",
+    "UndecidedWarning",
+    "ViolatedWarning",
 ]
 
 
@@ -54,7 +61,7 @@ class ProblemError(AttnphaseError, ValueError):
     >>> import attnphase as ap
     >>> try:
     ...     ap.Problem.paper(omega=1.5)
-    ... except ap.ProblemError as error:
+    ... except ap.errors.ProblemError as error:
     ...     print(error.field, "|", error)
     teacher.omega | teacher.omega must be a number from 0 to 1, but it is 1.5.
     """
@@ -69,7 +76,7 @@ class ProblemError(AttnphaseError, ValueError):
 
 
 class SpectrumError(AttnphaseError, ValueError):
-    """Matrices, or the arrays of a measure, do not make a `Spectrum`; the message gives the reason."""
+    """Matrices, or the arrays of a measure, do not make a `attnphase.Spectrum`; the message gives the reason."""
 
 
 class DatasetError(AttnphaseError, ValueError):
@@ -110,7 +117,7 @@ class AttnphaseWarning(UserWarning):
     """Base class of the warnings of this package.
 
     A function warns when its result is complete and saved, once for each class. The standard filters silence a class:
-    ``warnings.simplefilter("ignore", ap.MergedWarning)``.
+    ``warnings.simplefilter("ignore", ap.errors.MergedWarning)``.
     """
 
 
@@ -135,4 +142,8 @@ class ReplicaSymmetryWarning(AttnphaseWarning):
 
 
 class NotFoundWarning(AttnphaseWarning):
-    """A threshold was not found; ``x_status`` tells why."""
+    """A threshold was not found, and ``x_status`` tells why; or a result of all branches lacks some."""
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,14 +2,18 @@
 
 A loss may be a function of arrays of SymPy symbols.  Sums, products, ``@``, ``.T``, ``.sum()``, ``np.tril`` and loops
 do to them what they do to numbers; instead of ``np.exp``, ``max`` and the like take these.
+
+Type checkers see arrays of symbols as ``NDArray[Any]``, a symbol as ``float``, and the result of a loss as ``Any``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.errors import ProblemError
 from attnphase.lazy import loaded_on_use
@@ -40,83 +44,94 @@ __all__ = [
     "tanh",
 ]
 
+_X = TypeVar("_X", bound="NDArray[Any] | sympy.Expr | float")
+_Axes = NDArray[Any] | Sequence[Any]
 
-def abs(x: Any) -> Any:
+
+def abs(x: _X) -> _X:
     """The absolute value."""
     return _entries("abs", x)
 
 
-def cos(x: Any) -> Any:
+def cos(x: _X) -> _X:
     """The cosine."""
     return _entries("cos", x)
 
 
-def cosh(x: Any) -> Any:
+def cosh(x: _X) -> _X:
     """The hyperbolic cosine."""
     return _entries("cosh", x)
 
 
-def exp(x: Any) -> Any:
+def exp(x: _X) -> _X:
     """The exponential."""
     return _entries("exp", x)
 
 
-def log(x: Any) -> Any:
+def log(x: _X) -> _X:
     """The natural logarithm."""
     return _entries("log", x)
 
 
-def relu(x: Any) -> Any:
+def relu(x: _X) -> _X:
     """``max(0, x)``."""
     return _entries("relu", x)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: _X) -> _X:
     """``1 / (1 + exp(-x))``."""
     return _entries("sigmoid", x)
 
 
-def sign(x: Any) -> Any:
+def sign(x: _X) -> _X:
     """1, 0 or -1."""
     return _entries("sign", x)
 
 
-def sin(x: Any) -> Any:
+def sin(x: _X) -> _X:
     """The sine."""
     return _entries("sin", x)
 
 
-def sinh(x: Any) -> Any:
+def sinh(x: _X) -> _X:
     """The hyperbolic sine."""
     return _entries("sinh", x)
 
 
-def softplus(x: Any) -> Any:
+def softplus(x: _X) -> _X:
     """``log(1 + exp(x))``."""
     return _entries("softplus", x)
 
 
-def sqrt(x: Any) -> Any:
+def sqrt(x: _X) -> _X:
     """The square root."""
     return _entries("sqrt", x)
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: _X) -> _X:
     """The hyperbolic tangent."""
     return _entries("tanh", x)
 
 
+@overload
+def max(a: _Axes) -> float: ...
+@overload
+def max(a: Any, *others: Any) -> Any: ...
 def max(a: Any, *others: Any) -> Any:
     """The largest of several; of one array, its largest entry."""
     return _extreme("max", a, others)
 
 
+@overload
+def min(a: _Axes) -> float: ...
+@overload
+def min(a: Any, *others: Any) -> Any: ...
 def min(a: Any, *others: Any) -> Any:
     """The smallest of several; of one array, its smallest entry."""
     return _extreme("min", a, others)
 
 
-def softmax(x: Any, *, causal: bool = False) -> Any:
+def softmax(x: _Axes, *, causal: bool = False) -> NDArray[Any]:
     """Return exponentials divided by their sum over the last axis.
 
     Parameters
@@ -137,7 +152,7 @@ def softmax(x: Any, *, causal: bool = False) -> Any:
     return formula_arrays.softmax(formulas.Symbolic(), logits, causal)
 
 
-def hardmax(x: Any) -> Any:
+def hardmax(x: _Axes) -> NDArray[Any]:
     """One at the largest entry of the last axis, else zero: ``hardmax(k[:, 0]) @ k[:, 1]`` is of one token.
 
     Parameters
@@ -153,7 +168,7 @@ def hardmax(x: Any) -> Any:
     return formula_arrays.hardmax(formulas.Symbolic(), _axes("hardmax", x))
 
 
-def argmax(x: Any) -> Any:
+def argmax(x: _Axes) -> float:
     """Return the number of the largest entry, from 0.
 
     Parameters
@@ -205,3 +220,7 @@ def _symbolic(name: str, value: Any) -> Any:
         raise ProblemError(
             "x", f"functions.{name} takes numbers, symbols and arrays of these, not {value!r}."
         ) from error
+
+
+def __dir__() -> list[str]:
+    return __all__

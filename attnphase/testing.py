@@ -461,3 +461,7 @@ def _model(values: Mapping[str, Any], integration: Mapping[str, Any]) -> Problem
         # a section stands for the fields that were drawn for it
         fields |= value if name in sections() else {name: value}
     return Problem().with_fields(fields)
+
+
+def __dir__() -> list[str]:
+    return __all__

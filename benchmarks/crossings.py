@@ -39,7 +39,7 @@ import numpy as np
 
 import attnphase as ap
 from attnphase.fixed_points.threshold import Outcome
-from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.branches import BranchName, Identity
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -187,12 +187,14 @@ class Curves:
         self.problem = problem
         self._solved: dict[tuple[str, float, float], xr.Dataset] = {}
 
-    def point(self, branch: str, alpha: float, error: float) -> xr.Dataset:
+    def point(self, branch: BranchName, alpha: float, error: float) -> xr.Dataset:
         """Of a branch, to a relative standard error."""
         key = branch, alpha, error
         if key not in self._solved:
             asked = self.problem.with_fields({"integration.standard_error": error})
-            self._solved[key] = ap.solve(asked, alpha, branch, threads=1, stability=False, max_seconds=_SECONDS)
+            self._solved[key] = ap.solve(
+                asked, alpha, branch, settings=ap.SolverSettings(threads=1, stability=False, max_seconds=_SECONDS)
+            )
         return self._solved[key]
 
     def sample(self, kind: str, alpha: float, *errors: float) -> Sample:

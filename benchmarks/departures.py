@@ -20,6 +20,7 @@ from scipy.stats import rankdata
 import attnphase as ap
 from attnphase.data.trust import TRUSTED_GAP
 from attnphase.reference import read_reference
+from attnphase.state_evolution.branches import BranchName
 
 MIXING = {"standard": [[0.6, 0.4], [0.4, 0.6]], "second": [[0.3, 0.7], [0.8, 0.2]]}
 SETTING: tuple[str, ...] = ("mixing", "sigma", "omega", "ridge")
@@ -70,9 +71,10 @@ def main() -> None:
                 "integration.nodes": nodes,
             }
         )
-        for start, overlap in (("semantic", "theta"), ("positional", "m")):
+        pairs: tuple[tuple[BranchName, str], ...] = (("semantic", "theta"), ("positional", "m"))
+        for start, overlap in pairs:
             line = np.sort(runs[runs["start"] == start], order="alpha")
-            ds = ap.sweep(problem, line["alpha"], branches=start).isel(branch=0)
+            ds = ap.sweep(problem, line["alpha"], branch=start).isel(branch=0)
             gap, departs = ds["overlap_gap"].fillna(1.0).to_numpy(), departures(line, ds, overlap)
             flagged = gap > TRUSTED_GAP
             counts = [len(line), departs.sum(), (flagged & departs).sum(), (flagged & ~departs).sum()]

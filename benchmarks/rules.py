@@ -7,13 +7,12 @@ entry of each, without those that vanish by symmetry.  "plain" are one scrambled
 teacher's fields first, which also draw the labels.  "averaged" are the same points, with means averaged over the
 symmetries of the point, as they are under all other rules.  "points" are one scrambled net in normals of the student's
 fields first.  The errors of rules with scramblings are root mean squares over these.  The reference is a rule of lines
-where there are lines, and else the mean of nets of `REFERENCE` points; its own error is printed above each table.
+where there are lines, and else the mean of four scramblings of `REFERENCE` points; its own error is printed above each
+table.
 
 The last table, alone with ``--summary``, has one row for each point: how many local problems each rule needs for the
 error asked for, and ratios of these.  The number is that of a power law, for lines between two orders, for all others
-through the four sizes next to the error (least squares).  The ratio "in derivatives" is plain/nets in evaluations of a
-local problem's derivatives: one for the start of a descent and one for each Newton step, as many as the descent to the
-lowest minimum has on average.  All these rules search from the same starts.
+through the four sizes next to the error (least squares).  All these rules search from the same starts.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.nets import NetOrders
-from attnphase.integration.rules import Rule, lines, nets, sobol
+from attnphase.integration.rules import Rule, lines, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
@@ -43,10 +41,10 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["CASES", "SEPARABLE", "Case", "Measurement", "measured", "needed"]
 
-RULES = "plain", "averaged", "points", "lines", "nets"
+RULES = "plain", "averaged", "points", "lines"
 SEEDS = 16
-_MOST_POINTS, _MOST_OF_NETS = 21, 17  # exponents of two
-REFERENCE = 2**19
+_MOST_POINTS = 21  # exponent of two
+REFERENCE, _REFERENCES = 2**21, 4
 _VANISHES = 1e-9  # share of the largest moment below which others are rounding
 _BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
 _PAPER = Problem.paper(omega=0.3)
@@ -71,8 +69,6 @@ class Case(NamedTuple):
         Orders across lines; none where there are no lines.
     shares : tuple of float
         Nodes of lines in all directions of the teacher's fields but the first, as shares of those in this one.
-    of_nets : tuple of tuples of int
-        Orders of the teacher's fields of nets.
     latent : tuple of int
         Nodes of lines in the first direction.
     asked : float
@@ -88,15 +84,11 @@ class Case(NamedTuple):
     alpha: float
     across: tuple[tuple[int, ...], ...]
     shares: tuple[float, ...] = (0.5,)
-    of_nets: tuple[tuple[int, ...], ...] = ((8, 8), (10, 10), (12, 12))
     latent: tuple[int, ...] = tuple(range(6, 25, 2))
     asked: float = 1e-3
     defect: float = 0.1
     finest: tuple[int, int] = (44, 36)
 
-
-_OF_THREE = ((8, 8, 8), (10, 8, 6), (10, 10, 10), (12, 12, 12))
-_OF_RANK_TWO = ((8, 8, 4, 4), (8, 8, 6, 6), (8, 8, 8, 8), (10, 10, 10, 10))
 
 CASES = {
     "paper, positional": Case(_PAPER, "positional", 1.24, ((3,), (4,))),
@@ -107,10 +99,10 @@ CASES = {
         _PAPER.with_fields({"student.tied": False}), "positional", 2.0, ((4, 4, 2), (4, 4, 3)), (0.6,)
     ),
     "three tokens, semantic, jumps": Case(
-        _THREE, "semantic", 1.24, ((5, 3), (6, 3)), (0.85, 0.65), _OF_THREE, (8, 10, 12, 14), finest=(22, 18)
+        _THREE, "semantic", 1.24, ((5, 3), (6, 3)), (0.85, 0.65), (8, 10, 12, 14), finest=(22, 18)
     ),
     "three tokens, positional": Case(
-        _THREE, "positional", 1.24, ((6, 4), (8, 4)), (0.85, 0.65), _OF_THREE, (6, 8, 10, 12), finest=(20, 16)
+        _THREE, "positional", 1.24, ((6, 4), (8, 4)), (0.85, 0.65), (6, 8, 10, 12), finest=(20, 16)
     ),
     "three tokens, equal, semantic": Case(
         Problem.from_dict({"tokens": {"length": 3}}),
@@ -118,15 +110,12 @@ CASES = {
         2.0,
         ((2, 2), (3, 2), (4, 3)),
         (1.0, 0.65),
-        _OF_THREE,
         (8, 10, 12, 14),
         finest=(24, 20),
     ),
-    "rank two, semantic": Case(_RANK_TWO, "semantic", 2.0, (), of_nets=_OF_RANK_TWO, asked=5e-3),
-    "rank two, positional": Case(_RANK_TWO, "positional", 2.0, (), of_nets=_OF_RANK_TWO, asked=5e-3),
-    "four tokens, semantic": Case(
-        Problem.from_dict({"tokens": {"length": 4}}), "semantic", 2.0, (), of_nets=((8,) * 4, (8, 8, 8, 6), (10,) * 4)
-    ),
+    "rank two, semantic": Case(_RANK_TWO, "semantic", 2.0, (), asked=5e-3),
+    "rank two, positional": Case(_RANK_TWO, "positional", 2.0, (), asked=5e-3),
+    "four tokens, semantic": Case(Problem.from_dict({"tokens": {"length": 4}}), "semantic", 2.0, ()),
     "causal, semantic": Case(
         _PAPER.with_fields({"teacher.causal": True, "student.causal": True}),
         "semantic",
@@ -161,8 +150,6 @@ class Measurement:
     problems : int
         Local problems that one map solves.
     error : float
-    steps : float
-        Newton steps to the lowest minimum, mean over its local problems; those of lines are not counted.
     milliseconds : float
         Of one map, of the processor.
     """
@@ -172,7 +159,6 @@ class Measurement:
     family: str
     problems: int
     error: float
-    steps: float
     milliseconds: float
 
 
@@ -191,36 +177,35 @@ class _Point:
 
     def __init__(self, case: Case, threads: int) -> None:
         settings = SolverSettings(threads=threads, stability=False, identity=False)
-        self.case, self.count, self.steps = case, 0, 0
+        self.case, self.count = case, 0
         self.overlaps: Overlaps = solve_point(case.problem, case.alpha, case.branch, settings=settings).restart.overlaps
         system = System.of(case.problem, threads)
 
         def counted(nodes: Nodes, starts: Starts, solution: Solution) -> None:
             self.count += len(nodes.centers)
             system.kernels.minimise(nodes, starts, solution)
-            self.steps += int(np.abs(solution.flags).sum())
 
         self.system = replace(system, kernels=replace(system.kernels, minimise=counted))
         self.sector = system.sector_of(self.overlaps)
         kernels = system.kernels
-        counts = kernels.columns, kernels.label_fields, kernels.teacher_rank
-        self.student, labels, self.teacher = (kernels.length * count for count in counts)
+        counts = kernels.columns, kernels.label_fields
+        self.student, labels = (kernels.length * count for count in counts)
         self.dimensions = self.student + labels, self.student
 
-    def moments(self, rule: Rule, averaged: bool = True) -> tuple[list[Array], int, float, float]:
-        """Their means, averaged over the point's symmetries or not; local problems, steps of one, and milliseconds."""
+    def moments(self, rule: Rule, averaged: bool = True) -> tuple[list[Array], int, float]:
+        """Their means, averaged over the point's symmetries or not; local problems, and milliseconds."""
         sector = self.sector if averaged else replace(self.sector, group=self.sector.group[:1])
         map_ = StateEvolution(Channel(self.system, rule), self.case.alpha, sector)
         x = map_.pack(self.overlaps)
         map_(x)  # finds the problem's directions and draws the nodes
         map_.adopt(None)
-        self.count, self.steps, begin = 0, 0, time.process_time()
+        self.count, begin = 0, time.process_time()
         map_(x)
         spent = 1e3 * (time.process_time() - begin)
         assert map_.last is not None
         found = map_.last.conjugates
         every = [x.mean(axis=1) for x in (found.q_hat, found.V_hat, found.m_hat, found.theta_hat)]
-        return every, self.count, self.steps / self.count, spent
+        return every, self.count, spent
 
     def of_lines(self, latent: int, across: tuple[int, ...], panels: int = 2, cut_off: float | None = None) -> Rule:
         """Most nodes along the first direction of the teacher's fields, in which most happens.
@@ -245,9 +230,6 @@ class _Point:
         rule = self.of_points(points, seed)
         return _Plain(**{item.name: getattr(rule, item.name) for item in fields(rule)})
 
-    def of_nets(self, latent: tuple[int, ...], points: int, seed: int, shifted: bool = False) -> Rule:
-        return nets(*self.dimensions, NetOrders(latent, points, (38, seed), shifted))
-
     def reference(self) -> tuple[list[Array], float]:
         """The right moments, and how far another rule's are off."""
         if self.case.across:
@@ -256,14 +238,10 @@ class _Point:
             more, less = (self.of_lines(n, tuple(m + extra for m in most), 4, 1e-8) for n, extra in rules)
             right, other = (self.moments(rule)[0] for rule in (more, less))
             return right, _difference(right, other)
-        orders = [(16, False), (16, True), (15, False), (15, True)]
-        several = [
-            self.moments(self.of_nets((n,) * self.teacher, REFERENCE, seed, shifted))[0]
-            for seed, (n, shifted) in enumerate(orders)
-        ]
+        several = [self.moments(self.of_points(REFERENCE, SEEDS + seed))[0] for seed in range(_REFERENCES)]
         right = [np.mean(x, axis=0) for x in zip(*several, strict=True)]
         spread = np.sqrt(np.mean([_difference(right, one) ** 2 for one in several]))
-        return right, float(spread / np.sqrt(len(orders) - 1))
+        return right, float(spread / np.sqrt(_REFERENCES - 1))
 
 
 def measured(
@@ -283,16 +261,9 @@ def _every(point: _Point, right: list[Array], seeds: int, rules: Collection[str]
             yield from _of_sizes(rule, "", sizes, point, right, seeds)
     for across in case.across if "lines" in rules else ():
         for latent in case.latent:
-            found, problems, _, spent = point.moments(point.of_lines(latent, across))
+            found, problems, spent = point.moments(point.of_lines(latent, across))
             error, family = _difference(right, found), _text(across)
-            yield Measurement("lines", f"{_text(point.orders(latent))}; {family}", family, problems, error, 0.0, spent)
-    for orders in case.of_nets if point.teacher > 1 and "nets" in rules else ():
-        family = _text(orders)
-        sizes = (
-            (f"{family}; {2**n}", lambda seed, n=n, k=orders: point.of_nets(k, 2**n, seed))
-            for n in range(11, _MOST_OF_NETS + 1)
-        )
-        yield from _of_sizes("nets", family, sizes, point, right, seeds)
+            yield Measurement("lines", f"{_text(point.orders(latent))}; {family}", family, problems, error, spent)
 
 
 def _text(numbers: tuple[int, ...]) -> str:
@@ -312,8 +283,8 @@ def _of_sizes(
     for orders, made in sizes:
         several = [point.moments(made(seed), rule != "plain") for seed in range(seeds)]
         off = [_difference(right, found) for found, *_ in several]
-        _, problems, steps, spent = several[0]
-        one = Measurement(rule, orders, family, problems, float(np.sqrt(np.mean(np.square(off)))), steps, spent)
+        _, problems, spent = several[0]
+        one = Measurement(rule, orders, family, problems, float(np.sqrt(np.mean(np.square(off)))), spent)
         yield one
         accurate = accurate + 1 if one.error <= point.case.asked else 0
         if accurate == 2:
@@ -372,7 +343,7 @@ def main() -> None:
                 print(f"| {' | '.join(cells)} |", flush=True)
     print()
     ratios = [f"{rule}/{other}" for rule in RULES[:3] for other in RULES[3:]]
-    _header("point", "error asked", *RULES, *ratios, "in derivatives", "quicker")
+    _header("point", "error asked", *RULES, *ratios, "quicker")
     print("\n".join(rows))
 
 
@@ -382,18 +353,16 @@ def _header(*names: str) -> None:
 
 def _summary(name: str, case: Case, found: list[Measurement]) -> str:
     by_rule = {rule: [one for one in found if one.rule == rule] for rule in RULES}
-    problems, derivatives, spent = (
+    problems, spent = (
         {rule: needed(few, case.asked, of) for rule, few in by_rule.items()}
         for of in (
             lambda one: one.problems,
-            lambda one: one.problems * (1 + one.steps),
             lambda one: one.milliseconds,
         )
     )
     cells = [f"{case.asked:.1%}", *(_number(count, 0) for count in problems.values())]
     cells += [_ratio(problems[rule], problems[other]) for rule in RULES[:3] for other in RULES[3:]]
-    cells.append(_ratio(derivatives["plain"], derivatives["nets"]))
-    cells.append(_ratio(spent["points"], min(spent["lines"], spent["nets"])))
+    cells.append(_ratio(spent["points"], spent["lines"]))
     return f"| {name} | " + " | ".join(cells) + " |"
 
 

@@ -67,8 +67,8 @@ def _cited_in(tree: ast.Module | ast.ClassDef, prefix: str, function: str) -> It
 @cache
 def _public() -> dict[str, str]:
     """Names under which the package itself has what a module defines: these stand on the page of the interface."""
-    named = {short: getattr(ap, short) for short in ap.__all__ if short != "__version__"}
-    return {f"{item.__module__}.{item.__qualname__}": f"attnphase.{short}" for short, item in named.items()}
+    named = ((short, getattr(ap, short)) for short in ap.__all__)
+    return {f"{item.__module__}.{item.__qualname__}": f"attnphase.{short}" for short, item in named if callable(item)}
 
 
 def tags_of(text: str) -> Iterator[str]:

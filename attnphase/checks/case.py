@@ -92,7 +92,7 @@ class Case:
         """Means over all nodes of `rule` at some overlaps, with their errors."""
         gauges = self.rules.gauges(self.rule, 1.0)
         own, *others = (self.channel_at(overlaps, rule) for rule in (self.rule, *gauges))
-        return Means(own, others, self.rules.alike)
+        return Means(own, others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,17 +105,14 @@ class Means:
         Under the rule.
     gauges : sequence of Channel
         Under those that tell its error; none where its replicates do.
-    alike : int
-        How many of these each tell the whole error.
     """
 
     own: Channel
     gauges: Sequence[Channel]
-    alike: int
 
     def of(self, values_on: Callable[[Channel], Array]) -> tuple[Array, Array]:
         """The mean of what a channel has the values (S, ...) of, and its error."""
         own, others = values_on(self.own), [values_on(gauge) for gauge in self.gauges]
         scatter = [gauge.rule.randomised for gauge in self.gauges]
-        rows = rows_against(own, others, scatter, self.alike) if others else rows_of(own)
+        rows = rows_against(own, others, scatter) if others else rows_of(own)
         return own.mean(axis=0), np.sqrt((rows**2).sum(axis=0))

@@ -195,8 +195,9 @@ def compare(
     ----------
     theory : xarray.Dataset
         Kind ``points``, from `attnphase.solve` or `attnphase.sweep`: its branches include the experiment's starts, and
-        its grid the experiment's sample complexities.  Kind ``flow``, from `attnphase.flow`, with the experiment's
-        starts, for trajectories of ``sgd``.  Kind ``optimal``, from `attnphase.optimal`, for ``bayes-gamp``.
+        its grid the experiment's sample complexities.  Kind ``sgd_flow``, from `attnphase.sgd_flow`, with the
+        experiment's starts, for trajectories of ``sgd``.  Kind ``bayes_optimal``, from `attnphase.bayes_optimal`, for
+        ``bayes-gamp``.
     experiment : xarray.Dataset
         Kind ``experiments`` or ``posterior``, from `attnphase.simulate`.
     problem : Problem, optional
@@ -223,8 +224,8 @@ def compare(
     """
     arguments.flag_or_none("progress", progress)
     of_theory = theory.attrs.get("schema") if isinstance(theory, xr.Dataset) else None
-    of_theory = of_theory if of_theory in ("flow", "optimal") else "points"
-    of_runs = "posterior" if of_theory == "optimal" else "experiments"
+    of_theory = of_theory if of_theory in ("sgd_flow", "bayes_optimal") else "points"
+    of_runs = "posterior" if of_theory == "bayes_optimal" else "experiments"
     for ds, kind, what in ((theory, of_theory, "theory"), (experiment, of_runs, "experiment")):
         if not isinstance(ds, xr.Dataset):
             raise CompareError(f"the {what} must be an xarray.Dataset, not {arguments.shown(ds)}: load it first.")
@@ -233,10 +234,10 @@ def compare(
     missing = [name for name in ("start", "dimension", "alpha", "seed") if name not in experiment["status"].dims]
     if missing:
         experiment = experiment.expand_dims(missing)
-    if of_theory == "optimal":
+    if of_theory == "bayes_optimal":
         theory = branches_of_limit(theory, experiment)
     theory = at_problem(theory, problem)
-    if of_theory == "flow":
+    if of_theory == "sgd_flow":
         with progress_line(progress, "following the runs' own starts", experiment["status"].size, unit="runs") as line:
             return compare_trajectories(theory, experiment, problem, line.callback, line.reach)
     frame = RunsOwnFrame()

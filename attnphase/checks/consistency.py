@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from attnphase import arguments
@@ -23,12 +24,13 @@ from attnphase.errors import ExperimentError, MissingExtraError, ProblemError
 from attnphase.experiments.optimizers.kinds import suited
 from attnphase.experiments.simulate import simulate
 from attnphase.extras import require_torch
-from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity, solver_settings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, progress_line
 from attnphase.solvers.iteration import Status
-from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.branches import Branches
+from attnphase.state_evolution.starts import branches_named
 
 __all__ = ["check"]
 
@@ -41,7 +43,7 @@ _COMPARED = ("training_loss", "test_error", "weight_norm")
 def check(
     problem: Problem,
     alpha: float = 1.5,
-    branch: str = "semantic",
+    branch: Branches = "semantic",
     *,
     settings: SolverSettings | None = None,
     experiment: bool = True,
@@ -55,8 +57,8 @@ def check(
     problem : Problem
     alpha : float
         Sample complexity of the fixed point of the checks.
-    branch : str
-        Branch of this fixed point.
+    branch : {"semantic", "positional", "uninformed", "mixed", "all"}
+        Branch of this fixed point. "all": every branch of the problem, whose name begins that of each check.
     settings : SolverSettings, optional
     experiment : bool
         Train small instances at finite d too, which needs PyTorch and takes a few seconds.
@@ -76,27 +78,30 @@ def check(
         An argument is wrong; the message names it.
     """
     arguments.instance("problem", problem, Problem)
-    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
-    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    alpha, (names, several) = sample_complexity("alpha", alpha), branches_named(problem, branch)
+    settings = solver_settings(settings)
     arguments.flag("experiment", experiment)
     if on_check is not None:
         arguments.function("on_check", on_check)
     checks: list[Check] = []
-
-    def note(one: Check) -> None:
-        checks.append(one)
-        if on_check is not None:
-            on_check(one)
-
-    with progress_line(progress, "solving") as line:
-        case = Case.of(
-            problem, solve_point(problem, alpha, branch, settings=settings, callback=line.callback), settings
-        )
-        for one in _checks(case, line.callback):
-            note(one)
-    if experiment:
-        note(_experiment(case, progress))
+    for name in names:
+        for one in _of_branch(problem, alpha, name, settings, experiment, progress):
+            checks.append(replace(one, name=f"{name}: {one.name}") if several else one)
+            if on_check is not None:
+                on_check(checks[-1])
     return Report(problem, alpha, branch, tuple(checks))
+
+
+def _of_branch(
+    problem: Problem, alpha: float, branch: str, settings: SolverSettings, experiment: bool, progress: bool | None
+) -> Iterator[Check]:
+    """The checks at the fixed point of one branch."""
+    with progress_line(progress, "solving") as line:
+        point = solve_point(problem, alpha, branch, settings=settings, callback=line.callback)
+        case = Case.of(problem, point, settings)
+        yield from _checks(case, line.callback)
+    if experiment:
+        yield _experiment(case, progress)
 
 
 def _checks(case: Case, callback: Callback) -> Iterator[Check]:

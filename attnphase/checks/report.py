@@ -103,7 +103,8 @@ class Report:
         """What was checked, and how it ended."""
         failed = sum(one.passed is False for one in self.checks)
         end = "all checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"
-        return f"{self.branch} branch, alpha = {self.alpha:g}", end
+        branch = "all branches" if self.branch == "all" else f"{self.branch} branch"
+        return f"{branch}, alpha = {self.alpha:g}", end
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""

@@ -208,7 +208,7 @@ def _fit_table(fits: Mapping[tuple[str, str], Limit]) -> Table:
 def compare_trajectories(
     theory: xr.Dataset, experiment: xr.Dataset, problem: Problem, callback: Callback, advance: Advance = uncounted
 ) -> TrajectoryComparison:
-    """Hold trajectories of SGD against a dataset of kind ``flow``.
+    """Hold trajectories of SGD against a dataset of kind ``sgd_flow``.
 
     Raises
     ------

@@ -17,18 +17,18 @@ from attnphase.cli.options import (
 )
 from attnphase.cli.outcomes import Result, ended, interruption_told, kept_file
 from attnphase.files.checkpoints import LIMITS
-from attnphase.fixed_points.settings import sample_complexities
+from attnphase.fixed_points.settings import SolverSettings, sample_complexities
 from attnphase.lazy import loaded_on_use
-from attnphase.theories.bayes_optimal.request import channel_of, check_varied
+from attnphase.theories.bayes_optimal.request import STARTS, channel_of, check_varied
 
 with loaded_on_use(__name__):
     from attnphase.data import outcomes
     from attnphase.theories.bayes_optimal import run, text
 
-__all__ = ["optimal"]
+__all__ = ["bayes_optimal"]
 
 
-@click.command()
+@click.command("bayes-optimal")
 @problem_options
 @alphas_option
 @click.option(
@@ -45,7 +45,7 @@ __all__ = ["optimal"]
 @click.option(
     "--start",
     "starts",
-    type=click.Choice(["uninformed", "informed", "asymmetric"]),
+    type=click.Choice(STARTS),
     multiple=True,
     default=("uninformed", "informed"),
     show_default=True,
@@ -61,7 +61,7 @@ __all__ = ["optimal"]
 )
 @allow_unconverged_option
 @result_options
-def optimal(
+def bayes_optimal(
     problem_file: Path | None,
     changes: tuple[str, ...],
     alpha: tuple[float, ...],
@@ -79,8 +79,9 @@ def optimal(
     An interrupted command goes on where it stopped when it is given again, with the same numbers.
     """
     alpha = sample_complexities("alpha", alpha)
+    settings = None
     if max_nodes is not None:
-        arguments.whole("max_nodes", max_nodes, 2**5)
+        settings = SolverSettings(max_nodes=arguments.whole("max_nodes", max_nodes, 2**5))
     checkpoint = checked_checkpoint(LIMITS, checkpoint, result.output, result.force)
     problem = problem_of(problem_file, changes)
     fields = varied(vary, changes, None)
@@ -88,7 +89,9 @@ def optimal(
     check_varied(fields)
     asked: dict[str, Any] = {"fields": fields, "channel": channel, "start": starts, "thresholds": thresholds}
     with interruption_told(lambda: kept_file(checkpoint)):
-        ds = run.optimal(problem, alpha, max_nodes=max_nodes, checkpoint=checkpoint, progress=not result.quiet, **asked)
+        ds = run.bayes_optimal(
+            problem, alpha, settings=settings, checkpoint=checkpoint, progress=not result.quiet, **asked
+        )
     result.deliver(ds, text.optimal_table)
     if checkpoint is not None and result.output is not None:
         checkpoint.unlink(missing_ok=True)

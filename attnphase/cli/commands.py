@@ -9,14 +9,14 @@ what takes long to load.
 
 from __future__ import annotations
 
-from attnphase.cli.bayes_optimal import optimal
+from attnphase.cli.bayes_optimal import bayes_optimal
 from attnphase.cli.curves import follow, solutions
 from attnphase.cli.figures import explore, figure, phase_diagram
 from attnphase.cli.histogram import histogram
 from attnphase.cli.one_rsb import one_rsb
 from attnphase.cli.problems import check, derive, init
 from attnphase.cli.program import main
-from attnphase.cli.sgd_flow import basins, flow, stationary
+from attnphase.cli.sgd_flow import basins, sgd_flow, stationary
 from attnphase.cli.theory import solve, sweep, thresholds
 from attnphase.cli.training import compare, experiment, simulate
 from attnphase.cli.tuning import tune
@@ -33,11 +33,11 @@ for command in (
     follow,
     solutions,
     tune,
-    flow,
+    sgd_flow,
     stationary,
     basins,
     one_rsb,
-    optimal,
+    bayes_optimal,
     simulate,
     experiment,
     compare,

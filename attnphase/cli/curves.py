@@ -8,20 +8,22 @@ from typing import Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable
+from attnphase.cli.inputs import named, problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
+    branch_option,
     problem_options,
     result_options,
     solver_options,
+    start_option,
 )
-from attnphase.cli.outcomes import Result, ended
+from attnphase.cli.outcomes import Result, ended, tell
 from attnphase.data.text import curve_table, solutions_table
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.lazy import loaded_on_use
-from attnphase.state_evolution.branches import BRANCHES
 
 with loaded_on_use(__name__):
+    from attnphase.data import files as netcdf
     from attnphase.data import outcomes
     from attnphase.fixed_points import setting
     from attnphase.sweeps import curves
@@ -34,8 +36,9 @@ __all__ = ["follow", "solutions"]
 @click.option("--field", default="alpha", show_default=True, help="alpha, or a field of the problem that is a number.")
 @click.option("--between", type=(float, float), required=True, metavar="LOW HIGH", help="Range of the field.")
 @click.option("--alpha", type=float, help="Sample complexity n/d, where another field is followed.")
-@click.option("--start", type=float, help="The field's value where the curve starts.")
-@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@click.option("--at", type=float, help="The field's value where the curve starts.")
+@start_option
+@branch_option
 @solver_options
 @allow_unconverged_option
 @result_options
@@ -45,29 +48,34 @@ def follow(
     field: str,
     between: tuple[float, float],
     alpha: float | None,
-    start: float | None,
-    branch: str,
+    at: float | None,
+    start: Path | None,
+    branch: Any,
     result: Result,
     allow_unconverged: bool,
     **solver: Any,
 ) -> int:
     """Follow a branch along alpha or a field of the problem, through folds onto its unstable part.
 
-    The curve starts at the upper end of alpha's range, or at the field's own value, or where --start says.
+    The curve starts at the upper end of alpha's range, or at the field's own value, or where --at says.
     """
     settings, between = SolverSettings(**solver), setting.increasing(between)
-    start = None if start is None else setting.start_value(start, field, between)
+    at = None if at is None else setting.start_value(at, field, between)
     result.check()
-    problem = solvable(problem_of(problem_file, changes), (branch,))
-    setting.start_of(problem, field, alpha, between, start)
+    problem = solvable(problem_of(problem_file, changes), named(branch))
+    setting.start_of(problem, field, alpha, between, at)
+    begun = None if start is None else netcdf.load_dataset(start)
     ds = curves.follow(
-        problem, field, between, alpha=alpha, branch=branch, start=start, settings=settings, progress=not result.quiet
+        problem, alpha, field, between, branch, at=at, start=begun, settings=settings, progress=not result.quiet
     )
     if not result.quiet:
-        ends = dict.fromkeys(ds.attrs["ends"].split(", "))
-        where = " and ".join(ends) + (" on both sides" if len(ends) == 1 else "")
-        click.echo(f"attnphase: the curve ends {where}.", err=True)
+        for curve in ds.attrs["ends"].split("; "):
+            name, _, sides = curve.rpartition(": ")
+            ends = dict.fromkeys(sides.split(", "))
+            where = " and ".join(ends) + (" on both sides" if len(ends) == 1 else "")
+            click.echo(f"attnphase: the {name and f'{name} '}curve ends {where}.", err=True)
     result.deliver(ds, curve_table)
+    tell(result, outcomes.of_left_out(ds))
     return ended(outcomes.of_points(ds), allow_unconverged)
 
 

@@ -104,7 +104,7 @@ def figure(
     fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one. fig8
     is fig3 for the second example of the teacher's positional part, fig9 has the test error along alpha for several
     values of a field. limits has the test errors along alpha beside the Bayes-optimal one, gap the phase diagram of
-    their ratio: of any sweep with --data, and of what attnphase optimal wrote with --limit.
+    their ratio: of any sweep with --data, and of what attnphase bayes-optimal wrote with --limit.
     """
     chosen = dict(map(toml.parse_setting, at))
     if len(chosen) < len(at):
@@ -190,9 +190,9 @@ def _limit_of(theory: xr.Dataset, thresholds: bool, quiet: bool) -> xr.Dataset:
     problem = reading.problem_of(theory).with_fields(single)
     several = {name: values for name, values in fields.items() if name not in single}
     thresholds = thresholds and not several
-    with interruption_told(lambda: "nothing is kept; run attnphase optimal with -o, and give --limit"):
+    with interruption_told(lambda: "nothing is kept; run attnphase bayes-optimal with -o, and give --limit"):
         alphas = theory["alpha"].to_numpy().tolist()
-        return bayes_optimal.optimal(problem, alphas, fields=several, thresholds=thresholds, progress=not quiet)
+        return bayes_optimal.bayes_optimal(problem, alphas, fields=several, thresholds=thresholds, progress=not quiet)
 
 
 @click.command()

@@ -24,13 +24,18 @@ with loaded_on_use(__name__):
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["checked_checkpoint", "problem_of", "solvable", "varied"]
+__all__ = ["checked_checkpoint", "named", "problem_of", "solvable", "varied"]
 
 
 def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
     """The problem of a file, or the paper's, with its changes."""
     problem = problems.Problem() if problem_file is None else loading.load_problem(problem_file)
     return problem.with_fields(dict(map(toml.parse_setting, changes))) if changes else problem
+
+
+def named(branch: str) -> tuple[str, ...]:
+    """The branches that ``--branch`` names: none of them for ``all``, which are those that a problem has."""
+    return () if branch == "all" else (branch,)
 
 
 def solvable(problem: Problem, branches: Sequence[str]) -> Problem:

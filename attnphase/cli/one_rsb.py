@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from attnphase.cli.inputs import problem_of, solvable
+from attnphase.cli.inputs import named, problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
+    branch_option,
     problem_options,
     result_options,
 )
-from attnphase.cli.outcomes import Result, ended
+from attnphase.cli.outcomes import Result, ended, tell
 from attnphase.cli.values import NUMBERS
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.lazy import loaded_on_use
-from attnphase.state_evolution.branches import BRANCHES
 from attnphase.theories.one_rsb.settings import STARTS, check_covered, one_rsb_sizes, parisi_parameters
 
 with loaded_on_use(__name__):
@@ -30,7 +31,7 @@ __all__ = ["one_rsb"]
 @problem_options
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
 @click.option("--y", "tilts", type=NUMBERS, help="Parisi parameters; without, where F(y) is largest.")
-@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@branch_option
 @click.option(
     "--start",
     type=click.Choice(STARTS),
@@ -49,8 +50,8 @@ def one_rsb(
     changes: tuple[str, ...],
     alpha: float,
     tilts: tuple[float, ...] | None,
-    branch: str,
-    start: str,
+    branch: Any,
+    start: Any,
     outer: int,
     inner: int,
     tolerance: float,
@@ -65,14 +66,14 @@ def one_rsb(
     alpha, settings = sample_complexity("alpha", alpha), SolverSettings(tolerance=tolerance, max_maps=max_maps)
     tilts = parisi_parameters(tilts)
     result.check()
-    problem = solvable(problem_of(problem_file, changes), (branch,))
+    problem = solvable(problem_of(problem_file, changes), named(branch))
     outer, inner = one_rsb_sizes(problem, outer, inner)
     check_covered(problem)
     ds = run.one_rsb(
         problem,
         alpha,
+        branch,
         y=tilts or None,
-        branch=branch,
         start=start,
         outer=outer,
         inner=inner,
@@ -80,4 +81,5 @@ def one_rsb(
         progress=not result.quiet,
     )
     result.deliver(ds, text.one_rsb_table)
+    tell(result, outcomes.of_left_out(ds))
     return ended(outcomes.of_points(ds), allow_unconverged)

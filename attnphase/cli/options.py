@@ -12,11 +12,13 @@ import click
 from attnphase.cli.outcomes import Result
 from attnphase.cli.values import NUMBERS
 from attnphase.fixed_points.settings import METHODS, SolverSettings
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = [
     "allow_unconverged_option",
     "alphas_option",
     "asked_options",
+    "branch_option",
     "device_option",
     "force_option",
     "iteration_options",
@@ -26,6 +28,7 @@ __all__ = [
     "quiet_option",
     "result_options",
     "solver_options",
+    "start_option",
     "workers_option",
 ]
 
@@ -55,7 +58,6 @@ iteration_options = _options(
     _option("--max-maps", default=SolverSettings.max_maps, help="Evaluations of the state-evolution map, at most."),
     _option("--max-nodes", default=SolverSettings.max_nodes, help="Sobol points of a rule, at most."),
     click.option("--max-seconds", type=float, help="Wall-clock seconds for each point, after which it is returned."),
-    _option("--backend", default=SolverSettings.backend, help="Compiler of the local problem; numba is the only one."),
 )
 
 solver_options = _options(iteration_options, asked_options)
@@ -68,10 +70,20 @@ allow_unconverged_option = click.option(
 alphas_option = click.option(
     "--alpha", type=NUMBERS, required=True, help="START:STOP:COUNT[:log], or numbers with commas between them."
 )
+branch_option = click.option(
+    "--branch",
+    type=click.Choice([*BRANCHES, "all"]),
+    default="semantic",
+    show_default=True,
+    help="One, or each of them.",
+)
 device_option = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 force_option = click.option("--force", is_flag=True, help="Replace an existing output file.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no table.")
+start_option = click.option(
+    "--start", type=click.Path(path_type=Path), metavar="FILE", help="Go on from the point in a file of solve."
+)
 workers_option = click.option("--workers", type=int, help="Processes; as many as cores by default.")
 
 

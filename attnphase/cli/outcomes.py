@@ -36,6 +36,7 @@ __all__ = [
     "kept_file",
     "kept_lines",
     "print_table",
+    "tell",
     "with_command",
 ]
 
@@ -149,6 +150,12 @@ def ended(said: Sequence[Said], allowed: bool) -> int:
     for _, sentence in said:
         click.echo(f"attnphase: {sentence.removesuffix('.')}{hint}.", err=True)
     return int(bool(said) and not allowed)
+
+
+def tell(result: Result, said: Sequence[Said]) -> None:
+    """Say what does not change the exit code, unless all is to be quiet."""
+    for _, sentence in [] if result.quiet else said:
+        click.echo(f"attnphase: {sentence}", err=True)
 
 
 def with_command(ds: xr.Dataset) -> xr.Dataset:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from attnphase.cli.inputs import problem_of, solvable
+from attnphase.cli.inputs import named, problem_of, solvable
 from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
 from attnphase.cli.values import Words
 from attnphase.data.text import terminal_width
@@ -15,6 +15,7 @@ from attnphase.errors import ProblemError
 from attnphase.files.writing import check_output, write_file
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.lazy import loaded_on_use
+from attnphase.pages.limits import LIMITS, LimitName
 from attnphase.state_evolution.branches import BRANCHES
 
 with loaded_on_use(__name__):
@@ -75,14 +76,14 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
 @click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
 @click.option(
     "--limit",
-    type=click.Choice(["trained", "optimal", "flow"]),
+    type=click.Choice(LIMITS),
     default="trained",
     show_default=True,
     help="Equations of the trained student, of its way there, or of a learner who knows the model.",
 )
 @click.option("--quiet", is_flag=True, help="No progress.")
 def derive(
-    problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, limit: str, quiet: bool
+    problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, limit: LimitName, quiet: bool
 ) -> int:
     """Print the model's equations, or the source generated from them."""
     if concrete and form == "python":
@@ -97,7 +98,7 @@ def derive(
 @click.command()
 @problem_options
 @click.option("--alpha", type=float, default=1.5, show_default=True, help="Sample complexity of the point checked.")
-@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
 @click.option("--experiment/--no-experiment", default=True, help="Train small instances too, if PyTorch is there.")
 @json_option
 @quiet_option
@@ -105,7 +106,7 @@ def check(
     problem_file: Path | None,
     changes: tuple[str, ...],
     alpha: float,
-    branch: str,
+    branch: Any,
     experiment: bool,
     as_json: bool,
     quiet: bool,
@@ -115,7 +116,7 @@ def check(
     Exit code 1 if a check fails.
     """
     alpha = sample_complexity("alpha", alpha)
-    problem = solvable(problem_of(problem_file, changes), (branch,))
+    problem = solvable(problem_of(problem_file, changes), named(branch))
     report = consistency.check(problem, alpha, branch, experiment=experiment, progress=not quiet)
     if as_json:
         click.echo(report.to_json())

@@ -25,16 +25,11 @@ __all__ = ["main"]
 
 _LONGEST = 600  # characters of a sentence
 _FAULT = 70
-_ALIASES = {"one-step": "one-rsb"}  # names that commands had before
 _FIELDS = {"--omega": "teacher.omega", "--sigma": "tokens.sigma", "--lambda": "regularizer.strength"}
 
 
 class _Program(click.Group):
     """A group whose every expected error is one sentence on standard error."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, or of one that it had before."""
-        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, which says by itself what functions warn of."""
@@ -54,7 +49,7 @@ class _Program(click.Group):
             if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
                 error.show()
                 sys.exit(error.exit_code)
-            _end(f"{error.format_message()}{_field_meant(error)}")
+            _end(f"{_closed(error.format_message())}{_field_meant(error)}")
         except click.Abort as abort:  # what click makes of Ctrl-C, and of the end of a file
             if isinstance(abort.__cause__, EOFError):
                 _end_by_fault(abort.__cause__)
@@ -87,11 +82,16 @@ def _field_meant(error: click.ClickException) -> str:
     return f" Give the field as --set {field}=VALUE." if field and settable else ""
 
 
+def _closed(sentence: str) -> str:
+    """A sentence with its last mark, which some versions of click leave out."""
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+
+
 def _end(sentence: str, code: int = 2) -> NoReturn:
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(sentence.split()))
     if len(text) > _LONGEST:  # of somebody's input
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-    click.echo(f"attnphase: error: {text}{'' if text.endswith(('.', '?', '!')) else '.'}", err=True)
+    click.echo(f"attnphase: error: {_closed(text)}", err=True)
     sys.exit(code)
 
 

@@ -27,13 +27,13 @@ from attnphase.theories.sgd_flow.settings import FlowSettings, FlowStatus
 with loaded_on_use(__name__):
     from attnphase import figures
     from attnphase.data import files as netcdf
-    from attnphase.figures import sgd_flow
+    from attnphase.figures import sgd_flow as drawn
     from attnphase.theories.sgd_flow import run, text
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["basins", "flow", "stationary"]
+__all__ = ["basins", "sgd_flow", "stationary"]
 
 _rate_option = click.option(
     "--learning-rate",
@@ -44,7 +44,7 @@ _rate_option = click.option(
 _batch_option = click.option("--batch", default=FlowSettings.batch, show_default=True, help="Fresh samples of a step.")
 
 
-@click.command()
+@click.command("sgd-flow")
 @problem_options
 @click.option(
     "--start",
@@ -59,7 +59,7 @@ _batch_option = click.option("--batch", default=FlowSettings.batch, show_default
 @click.option("--records", default=FlowSettings.records, show_default=True, help="Times in the result.")
 @click.option("--tolerance", default=FlowSettings.tolerance, show_default=True, help="Of the integration in time.")
 @result_options
-def flow(
+def sgd_flow(
     problem_file: Path | None,
     changes: tuple[str, ...],
     start: tuple[str, ...],
@@ -78,7 +78,7 @@ def flow(
     starts = run.starts_of(start)
     result.check()
     problem = _moving(settings, problem_file, changes)
-    ds = run.flow(
+    ds = run.sgd_flow(
         problem,
         starts[0] if len(starts) == 1 else starts,
         learning_rate,
@@ -185,7 +185,7 @@ def basins(
     beside = None
     if runs is not None:
         beside = netcdf.load_dataset(runs)
-        sgd_flow.starts_of(beside)  # refused before anything is followed
+        drawn.starts_of(beside)  # refused before anything is followed
     asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
     with interruption_told(lambda: kept_file(checkpoint)):
         ds = run.basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not result.quiet, **asked)

@@ -29,8 +29,8 @@ _TAKES = {
     "block": {"problem_file", "workers", "allow_unconverged", "quiet"},
     "merge": {"problem_file", "output", "force", "allow_unconverged", "quiet"},
     "plan": {
-        *("problem_file", "changes", "alpha", "omega", "vary", "branches", "output", "force", "quiet"),
-        *("method", "tolerance", "max_maps", "max_nodes", "max_seconds", "backend", "stability", "identity"),
+        *("problem_file", "changes", "alpha", "omega", "vary", "branch", "output", "force", "quiet"),
+        *("method", "tolerance", "max_maps", "max_nodes", "max_seconds", "stability", "identity"),
     },
 }
 

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable, varied
+from attnphase.cli.inputs import named, problem_of, solvable, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
+    branch_option,
     force_option,
     output_option,
     problem_options,
     quiet_option,
     result_options,
     solver_options,
+    start_option,
     workers_option,
 )
-from attnphase.cli.outcomes import Result, ended, interruption_told, kept_lines, print_table
+from attnphase.cli.outcomes import Result, ended, interruption_told, kept_lines, print_table, tell
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_table
@@ -50,11 +52,9 @@ __all__ = ["solve", "sweep", "thresholds"]
 @click.command()
 @problem_options
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
-@click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
-@click.option("--sensitivity", "of", metavar="FIELD", help="Derivatives in alpha, or a field as tokens.sigma.")
-@click.option(
-    "--start", type=click.Path(path_type=Path), metavar="FILE", help="Go on from the point in a file of solve."
-)
+@branch_option
+@click.option("--sensitivity", "field", metavar="FIELD", help="Derivatives in alpha, or a field as tokens.sigma.")
+@start_option
 @solver_options
 @allow_unconverged_option
 @result_options
@@ -63,7 +63,7 @@ def solve(
     changes: tuple[str, ...],
     alpha: float,
     branch: str,
-    of: str | None,
+    field: str | None,
     start: Path | None,
     result: Result,
     allow_unconverged: bool,
@@ -72,14 +72,14 @@ def solve(
     """Solve one problem at one sample complexity."""
     alpha, settings = sample_complexity("alpha", alpha), SolverSettings(**solver)
     result.check()
-    problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
-    if of is not None:
-        setting.setting_of("--sensitivity", problem, of, alpha)
+    problem = solvable(problem_of(problem_file, changes), named(branch))
+    if field is not None:
+        setting.setting_of("--sensitivity", problem, field, alpha)
     begun = None
     if start is not None:
         begun = netcdf.load_dataset(start)
     points = single.solved(problem, alpha, branch, settings, start=begun, progress=not result.quiet)
-    slopes = None if of is None else _differentiated(points, of, settings, branch)
+    slopes = None if field is None else _differentiated(points, field, settings, branch)
     if result.output is not None:
         result.save(single.labelled(points, branch) if slopes is None else slopes)
     if result.as_json and slopes is None:
@@ -91,16 +91,16 @@ def solve(
         if not (result.as_json or result.quiet):
             click.echo()  # below the table of the points
         result.print(slopes, derivatives.sensitivity_table)
-    for _, sentence in [] if result.quiet else outcomes.of_branches(points):
-        click.echo(f"attnphase: {sentence}", err=True)
+    tell(result, outcomes.of_branches(points))
     if all(point.status == 0 and point.identities != Verdict.violated for point in points):
         return 0
     return ended(outcomes.of_points(single.labelled(points, branch)), allow_unconverged)
 
 
-def _differentiated(points: list[BranchPoint], of: str, settings: SolverSettings, branch: str) -> xr.Dataset:
+def _differentiated(points: list[BranchPoint], field: str, settings: SolverSettings, branch: str) -> xr.Dataset:
     """The dataset of points with their derivatives, for which more must be imported than for the points."""
-    return derivatives.from_sensitivities([sensitivity.sensitivity_at(point, of, settings) for point in points], branch)
+    slopes = [sensitivity.sensitivity_at(point, field, settings) for point in points]
+    return derivatives.from_sensitivities(slopes, branch)
 
 
 @click.command()
@@ -116,11 +116,11 @@ def _differentiated(points: list[BranchPoint], of: str, settings: SolverSettings
 )
 @click.option(
     "--branch",
-    "branches",
-    type=click.Choice(BRANCHES),
+    type=click.Choice([*BRANCHES, "all"]),
     multiple=True,
     default=("semantic", "positional"),
     show_default=True,
+    help="One or several, or each of them.",
 )
 @solver_options
 @output_option(help="netCDF file for the result, or with --plan the folder.")
@@ -140,7 +140,7 @@ def sweep(
     alpha: tuple[float, ...] | None,
     omega: tuple[float, ...] | None,
     vary: tuple[str, ...],
-    branches: tuple[str, ...],
+    branch: tuple[str, ...],
     output: Path | None,
     force: bool,
     workers: int | None,
@@ -184,9 +184,12 @@ def sweep(
         check_dataset(output, force)
     fields = varied(vary, changes, omega)
     problem = problem_of(problem_file, changes)
+    whole = "all" in branch
+    if whole and len(branch) > 1:
+        raise ProblemError("branch", "--branch all names every branch: give it alone.")
     if not fields:
-        solvable(problem, branches)
-    grid: dict[str, Any] = {"problem": problem, "alpha": alpha, "omega": omega, "branches": branches}
+        solvable(problem, () if whole else branch)
+    grid: dict[str, Any] = {"problem": problem, "alpha": alpha, "omega": omega, "branch": "all" if whole else branch}
     grid |= {"fields": fields, "settings": settings}
     if plan is not None:
         return make_plan(grid, plan, output, force, quiet)
@@ -249,9 +252,8 @@ def thresholds(
     result.check()
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
     ds = critical.thresholds(
-        problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not result.quiet
+        problem, alpha, wanted, fields=fields or None, transitions=transitions, progress=not result.quiet
     )
     result.deliver(ds, thresholds_table)
-    for _, sentence in [] if result.quiet else outcomes.of_thresholds(ds):
-        click.echo(f"attnphase: {sentence}", err=True)
+    tell(result, outcomes.of_thresholds(ds))
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of, solvable
+from attnphase.cli.inputs import named, problem_of, solvable
 from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
@@ -33,9 +33,9 @@ __all__ = ["tune"]
 @click.command()
 @problem_options
 @alphas_option
-@click.option("--over", default="regularizer.strength", show_default=True, help="A field that is a number.")
+@click.option("--field", default="regularizer.strength", show_default=True, help="A field that is a number.")
 @click.option("--metric", default="test_error", show_default=True, help=f"{', '.join(METRICS)}, or one of [metrics].")
-@click.option("--branch", type=click.Choice([*BRANCHES, LOWEST]), default="semantic", show_default=True)
+@click.option("--branch", type=click.Choice([*BRANCHES, "all", LOWEST]), default="semantic", show_default=True)
 @click.option(
     "--between",
     type=(float, float),
@@ -49,9 +49,9 @@ def tune(
     problem_file: Path | None,
     changes: tuple[str, ...],
     alpha: tuple[float, ...],
-    over: str,
+    field: str,
     metric: str,
-    branch: str,
+    branch: Any,
     between: tuple[float, float] | None,
     result: Result,
     allow_unconverged: bool,
@@ -60,11 +60,11 @@ def tune(
     """Find the value of a field that minimises a metric of a branch, along alpha."""
     alpha, settings = sample_complexities("alpha", alpha), SolverSettings(**solver)
     result.check()
-    problem = solvable(problem_of(problem_file, changes), () if branch == LOWEST else (branch,))
+    problem = solvable(problem_of(problem_file, changes), () if branch == LOWEST else named(branch))
     arguments.word("metric", metric, (*METRICS, *problem.metrics))
-    setting.tuned_range(problem, over, between, alpha[0])
+    setting.tuned_range(problem, field, between, alpha[0])
     ds = tuning.tune(
-        problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not result.quiet
+        problem, alpha, field, metric, branch, between=between, settings=settings, progress=not result.quiet
     )
     result.deliver(ds, derivatives.tuned_table)
     return ended(outcomes.of_optima(ds, problem), allow_unconverged)

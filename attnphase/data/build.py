@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnphase.data.schemas import COORDINATES, RANK, SCHEMAS
+from attnphase.data.schemas import COORDINATES, RANK, SCHEMA_VERSION, SCHEMAS
 from attnphase.data.variables import (
     HISTOGRAM_ENTRIES,
     HISTOGRAM_STAGES,
@@ -35,21 +35,18 @@ with loaded_on_use(__name__):
 
     import xarray as xr
 
-    from attnphase.fixed_points.continuation import Curve
-    from attnphase.fixed_points.deflation import Solution
     from attnphase.fixed_points.point import BranchPoint
 
 __all__ = [
     "assemble",
     "by_cluster",
+    "columns_of",
     "coordinate",
     "coordinate_name",
-    "from_curve",
     "from_histogram",
     "from_lines",
     "from_points",
     "from_runs",
-    "from_solutions",
     "from_thresholds",
     "global_attributes",
     "labelled",
@@ -143,7 +140,7 @@ def point_columns(points: Sequence[BranchPoint], swept: Mapping[str, Sequence[An
     ordered = [places.get(index) for index in product(*(range(size) for size in sizes))]
     return {
         name: np.stack(rows).reshape(sizes + rows[0].shape)
-        for name, rows in _columns(ordered, points[0]).items()
+        for name, rows in columns_of(ordered, points[0]).items()
     }  # fmt: skip
 
 
@@ -175,59 +172,6 @@ def from_lines(
     }
     rules = sorted({rule for line in lines for rule in line.attrs["rule"].split(", ")})
     return assemble("points", columns, swept, {}, problem, rules, title or _TITLE)
-
-
-def from_curve(curve: Curve, field: str, problem: Problem) -> xr.Dataset:
-    """Label the points of a followed branch, over the length of the curve.
-
-    Parameters
-    ----------
-    curve : Curve
-    field : str
-        What was followed, "alpha" or a field's name in the TOML.
-    problem : Problem
-        The problem at the curve's start.
-
-    Returns
-    -------
-    xarray.Dataset
-        The field is a coordinate over ``arclength`` too, under the name that it has in a sweep. The global attribute
-        ``ends`` says why the curve ends on either side.
-    """
-    along = curve.points
-    points, values = [one.point for one in along], np.array([one.value for one in along])
-    columns: dict[str, NDArray[Any]] = {name: np.stack(rows) for name, rows in _columns(points, points[0]).items()}
-    columns |= {
-        "field_value": values,
-        "field_value_stderr": np.array([one.value_error for one in along]),
-        "leading_eigenvalue": np.array([one.eigenvalue for one in along]),
-        "unstable_directions": np.array([one.unstable for one in along], dtype=np.int32),
-        "turn": np.array([one.turn for one in along], dtype=np.int8),
-    }
-    scalars: dict[str, Any] = {"branch": points[0].branch}
-    if field != "alpha":
-        scalars["alpha"] = points[0].alpha
-    swept = {"arclength": [one.arclength for one in along]}
-    title = f"A branch followed along {field}"
-    ds = assemble("curve", columns, swept, scalars, problem, sorted({point.rule for point in points}), title)
-    name = coordinate_name(field)
-    ds.attrs["ends"] = ", ".join(curve.ends)
-    return ds.assign_coords({name: ("arclength", values, coordinate(name, field))})
-
-
-def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
-    """Label fixed points at one place, in the order given."""
-    points = [one.point for one in found]
-    columns: dict[str, NDArray[Any]] = {name: np.stack(rows) for name, rows in _columns(points, points[0]).items()}
-    columns |= {
-        "leading_eigenvalue": np.array([one.eigenvalue for one in found]),
-        "unstable_directions": np.array([one.unstable for one in found], dtype=np.int32),
-        "found": np.array([one.found for one in found], dtype=np.int32),
-    }
-    swept = {"solution": range(1, len(found) + 1)}
-    rules = sorted({point.rule for point in points})
-    ds = assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
-    return ds.assign_coords(branch=("solution", [point.branch for point in points], coordinate("branch")))
 
 
 def from_thresholds(
@@ -374,7 +318,7 @@ def _described(point: BranchPoint) -> str:
     return f"{point.branch}, alpha = {point.alpha:g}"
 
 
-def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict[str, list[NDArray[Any]]]:
+def columns_of(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict[str, list[NDArray[Any]]]:
     """Values of every variable at every place; what is missing has the shape it has at `pattern`."""
     columns: dict[str, list[NDArray[Any]]] = {}
     for variable in with_own(POINT_VARIABLES, pattern.problem):
@@ -464,6 +408,7 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
         "title": title,
         "Conventions": "CF-1.11",
         "schema": kind,
+        "schema_version": SCHEMA_VERSION,
         "seed": seed,
         "rule": rule,
         "attnphase_version": __version__,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def from_sensitivities(found: Sequence[Sensitivity], branch: str) -> xr.Dataset:
     rules = sorted({point.rule for point in points})
     title = f"Derivatives in {setting.field}"
     ds = assemble("sensitivity", columns, swept, place, setting.problem, rules, title)
-    ds.attrs["of"] = setting.field
+    ds.attrs["field"] = setting.field
     if setting.field == "alpha":
         return ds
     name = coordinate_name(setting.field)
@@ -76,16 +76,17 @@ def sensitivity_table(ds: xr.Dataset) -> Table:
         for label, index in entries_of(one, problem, values.shape[1:]):
             pairs = zip(values, errors, strict=True)
             rows.append((label, *(format_value(float(v[index]), float(e[index])) for v, e in pairs)))
-    field = str(ds.attrs["of"])
+    field = str(ds.attrs["field"])
     name = coordinate_name(field)
     heads = (f"{field} = {float(ds[name]):g}", *map(str, ds["branch"].to_numpy()))
     return Table(heads, tuple(rows), by_column=True)
 
 
 def from_optima(
-    found: Sequence[Optimum], problem: Problem, branch: str, alphas: Sequence[float], over: str, metric: str
+    found: Sequence[Optimum], problem: Problem, branch: str, swept: Mapping[str, Sequence[Any]], field: str, metric: str
 ) -> xr.Dataset:
-    """Label the best values of a field over alpha."""
+    """Label the best values of a field over alpha, or over branch and alpha."""
+    sizes = tuple(map(len, swept.values()))
     columns: dict[str, NDArray[Any]] = {
         "optimum": np.array([one.value for one in found]),
         "optimum_stderr": np.array([one.value_error for one in found]),
@@ -96,18 +97,20 @@ def from_optima(
     }
     rules = sorted({rule for one in found for rule in one.rules})
     what = f"metric {metric}" if metric in problem.metrics else metric.replace("_", " ")
-    title = f"The {over} that minimises the {what}"
-    ds = assemble("tuned", columns, {"alpha": list(alphas)}, {"branch": branch}, problem, rules, title)
-    return ds.assign_attrs(over=over, metric=metric)
+    title = f"The {field} that minimises the {what}"
+    columns = {name: column.reshape(sizes) for name, column in columns.items()}
+    place = {} if "branch" in swept else {"branch": branch}
+    ds = assemble("tuned", columns, swept, place, problem, rules, title)
+    return ds.assign_attrs(field=field, metric=metric)
 
 
 def tuned_table(ds: xr.Dataset) -> Table:
-    """Best values of a field: a row for each alpha."""
+    """Best values of a field: a row for each alpha, of each branch."""
     (status,) = (one for one in TUNED_VARIABLES if one.name == "status")
-    rows = []
-    for i in range(ds.sizes["alpha"]):
-        here = ds.isel(alpha=i)
+    dims, rows = ds["status"].dims, []
+    for here in (ds.isel(dict(zip(dims, place, strict=True))) for place in np.ndindex(ds["status"].shape)):
         cells = (format_value(float(here[n]), float(here[f"{n}_stderr"])) for n in ("optimum", "metric"))
         where = status.meanings[int(here["status"])].replace("_", " ")
-        rows.append((f"{float(here['alpha']):g}", *cells, where))
-    return Table(("alpha", str(ds.attrs["over"]), str(ds.attrs["metric"]), "status"), tuple(rows), left=(3,))
+        rows.append((*(str(here[dim].item()) for dim in dims[:-1]), f"{float(here['alpha']):g}", *cells, where))
+    heads = (*map(str, dims[:-1]), "alpha", str(ds.attrs["field"]), str(ds.attrs["metric"]), "status")
+    return Table(heads, tuple(rows), labels=len(dims), left=(*range(len(dims) - 1), len(heads) - 1))

@@ -36,12 +36,14 @@ __all__ = [
     "Said",
     "joined_lines",
     "of_branches",
+    "of_left_out",
     "of_lines",
     "of_optima",
     "of_points",
     "of_runs",
     "of_sweep",
     "of_thresholds",
+    "told_of",
     "warned",
 ]
 
@@ -82,6 +84,16 @@ def of_branches(points: Sequence[BranchPoint]) -> list[Said]:
         *((UndecidedWarning, sentence) for sentence in doubtful.values()),
         *((ReplicaSymmetryWarning, sentence) for name, sentence in distrusted.items() if name not in missing),
     ]
+
+
+def told_of(left_out: Sequence[Exception]) -> dict[str, str]:
+    """The global attribute that says why branches are missing in a result of all."""
+    return {"left_out": "\n".join(map(str, left_out))} if left_out else {}
+
+
+def of_left_out(ds: xr.Dataset) -> list[Said]:
+    """Branches that are missing in a result of all, and why; see `told_of`."""
+    return [(NotFoundWarning, sentence) for sentence in str(ds.attrs.get("left_out", "")).splitlines()]
 
 
 def of_sweep(ds: xr.Dataset, problem: Problem) -> list[Said]:
@@ -137,7 +149,7 @@ def _listed(ds: xr.Dataset, where: xr.DataArray, known: Any) -> str:
 
 def _remedy(ds: xr.Dataset, failed: xr.DataArray) -> str:
     """What helps points that did not converge, as far as they tell why."""
-    if ds.attrs["schema"] == "optimal":  # its left_domain is of another kind
+    if ds.attrs["schema"] == "bayes_optimal":  # its left_domain is of another kind
         return ""
     left = failed & (ds["status"] == iteration.Status.left_domain)
     if "unsolved_nodes" in ds and bool((left & (ds["unsolved_nodes"] > 0)).any()):
@@ -178,7 +190,8 @@ def of_thresholds(ds: xr.Dataset) -> list[Said]:
 
 def of_optima(ds: xr.Dataset, problem: Problem) -> list[Said]:
     """Sample complexities at which points did not converge, so that no optimum is known."""
-    lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == OptimumStatus.not_converged].tolist()
+    failed = (ds["status"] == OptimumStatus.not_converged).transpose(..., "alpha").to_numpy()
+    lost = ds["alpha"].to_numpy()[failed.reshape(-1, failed.shape[-1]).any(axis=0)].tolist()
     if not lost:
         return []
     where = ", ".join(f"{one:g}" for one in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")

@@ -20,7 +20,19 @@ from attnphase.data.variables import (
     Variable,
 )
 
-__all__ = ["COORDINATES", "COORDINATES_OF", "GLOBAL_ATTRIBUTES", "PROBLEM_ATTRIBUTES", "RANK", "SCHEMAS", "THEORIES"]
+__all__ = [
+    "COORDINATES",
+    "COORDINATES_OF",
+    "GLOBAL_ATTRIBUTES",
+    "PROBLEM_ATTRIBUTES",
+    "RANK",
+    "SCHEMAS",
+    "SCHEMA_VERSION",
+    "THEORIES",
+]
+
+SCHEMA_VERSION = 1
+"""Of the schema; it grows with every change that a dataset of before does not follow."""
 
 THEORIES = ("one_rsb", "bayes_optimal", "sgd_flow")
 """Packages of theories beside the replica-symmetric one."""
@@ -67,6 +79,7 @@ COORDINATES: dict[str, tuple[str, str]] = {
     "integration_nodes": ("integration nodes asked for", r"n_{\mathrm{nodes}}"),
     "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
     "arclength": ("length of the curve from its start, in units of the start's overlaps and of half the range", "s"),
+    "point": ("number of the point on its curve, from 1", "i"),
     "solution": ("rank of the solution by its training loss, from 1", "n"),
     "parameter": ("name of a trained parameter of the loss", r"\mathrm{parameter}"),
     "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
@@ -91,7 +104,7 @@ COORDINATES_OF: dict[str, tuple[str, ...]] = {
 }
 """Coordinates that every dataset of a kind has."""
 
-RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
+RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "point": 3, "solution": 3}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
 for _theory in THEORIES:
@@ -111,6 +124,7 @@ GLOBAL_ATTRIBUTES = {
     "title": "what the data is",
     "Conventions": "CF-1.11",
     "schema": "kind of dataset: " + " or ".join(SCHEMAS),
+    "schema_version": f"version of the schema, {SCHEMA_VERSION}; a file of another version is refused",
     "seed": "seed of the integration nodes; of experiments, of all their random numbers",
     "rule": "integration rules used; of experiments, the optimiser with its settings",
     "attnphase_version": "version of attnphase",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
@@ -13,11 +14,41 @@ from attnphase.state_evolution.overlaps import Overlaps
 
 with loaded_on_use(__name__):
     from attnphase.data import validate
+    from attnphase.fixed_points import point
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["start_in"]
+    from attnphase.fixed_points.point import BranchPoint
+
+__all__ = ["overlaps_of", "start_for"]
+
+
+def start_for(start: Any, problem: Problem, branch: str) -> Overlaps | BranchPoint | None:
+    """Where the iteration of a branch starts, as `attnphase.solve` and others take it.
+
+    Parameters
+    ----------
+    start : xarray.Dataset, Overlaps, BranchPoint or None
+
+    Raises
+    ------
+    DatasetError
+        A dataset does not follow the schema.
+    ProblemError
+        It is something else, or a dataset that does not have one point of the branch.
+    """
+    if hasattr(start, "data_vars"):
+        return start_in(start, problem, branch)
+    if start is None or isinstance(start, Overlaps | point.BranchPoint):
+        return start
+    given = arguments.shown(start)
+    raise ProblemError("start", f"start must be a dataset of attnphase.solve, Overlaps or a BranchPoint, not {given}.")
+
+
+def overlaps_of(start: Overlaps | BranchPoint | None) -> Overlaps | None:
+    """The overlaps of a start, if there is one."""
+    return start.restart.overlaps if isinstance(start, point.BranchPoint) else start
 
 
 def start_in(ds: xr.Dataset, problem: Problem, branch: str) -> Overlaps:

@@ -22,7 +22,7 @@ def schema_markdown() -> str:
     title = "### Further variables of `thresholds`, with transitions"
     lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
-    for kind in ("points", "experiments", "histogram", "optimal", "posterior", "flow", "basins", "tuned"):
+    for kind in ("points", "experiments", "histogram", "bayes_optimal", "posterior", "sgd_flow", "basins", "tuned"):
         for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
             meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
             lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]

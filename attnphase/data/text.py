@@ -393,13 +393,16 @@ def thresholds_absences(ds: xr.Dataset) -> list[str]:
 
 
 def curve_table(ds: xr.Dataset) -> Table:
-    """A followed branch: a row for each point, in the order of the curve."""
-    (name,) = (str(c) for c in ds.coords if ds[c].dims == ("arclength",) and c != "arclength")
-    rows = []
-    for i in range(ds.sizes["arclength"]):
-        here = ds.isel(arclength=i)
+    """Followed branches: a row for each point, in the order of the curve."""
+    dims = ds["status"].dims
+    (name,) = (str(c) for c in ds.coords if ds[c].dims == dims and c != "arclength")
+    several, rows = "branch" in dims, []
+    for here in (ds.isel(dict(zip(dims, place, strict=True))) for place in np.ndindex(ds["status"].shape)):
+        if int(here["status"]) == variables.NOT_COMPUTED:
+            continue
         rows.append(
             (
+                *([str(here["branch"].item())] if several else []),
                 format_value(float(here["field_value"]), float(here["field_value_stderr"])),
                 *_sizes(here),
                 format_value(float(here["training_loss"]), float(here["training_loss_stderr"])),
@@ -410,6 +413,8 @@ def curve_table(ds: xr.Dataset) -> Table:
             )
         )
     heads = (name, "|m[1]|", "|theta[1]|", "training_loss", "eigenvalue", "", "turn", "status")
+    if several:
+        return Table(("branch", *heads), tuple(rows), labels=2, left=(0, 6, 7, 8))
     return Table(heads, tuple(rows), left=(5, 6, 7))
 
 

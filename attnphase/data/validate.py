@@ -10,7 +10,7 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.absence import unevaluated
 from attnphase.data.reading import problem_of
-from attnphase.data.schemas import COORDINATES_OF, GLOBAL_ATTRIBUTES, RANK, SCHEMAS
+from attnphase.data.schemas import COORDINATES_OF, GLOBAL_ATTRIBUTES, RANK, SCHEMA_VERSION, SCHEMAS
 from attnphase.data.variables import (
     BOUNDARY_VARIABLES,
     HISTOGRAM_ENTRIES,
@@ -29,6 +29,7 @@ from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 from attnphase.problem.schema import keys, sections
 from attnphase.state_evolution.branches import BRANCHES
+from attnphase.version import __version__
 
 __all__ = ["validate_dataset", "validate_kind"]
 
@@ -113,6 +114,13 @@ def _check_attributes(ds: xr.Dataset) -> str:
     for name in GLOBAL_ATTRIBUTES:
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
+    version, wrote = ds.attrs["schema_version"], ds.attrs["attnphase_version"]
+    if isinstance(version, str) or version != SCHEMA_VERSION:
+        remedy = "" if wrote == __version__ else f"use attnphase {wrote}, which wrote it, or "
+        raise DatasetError(
+            f"the dataset follows version {arguments.shown(version)} of the schema, but this attnphase reads the number"
+            f" {SCHEMA_VERSION}: {remedy}compute the dataset again."
+        )
     if not isinstance(ds.attrs["schema"], str) or ds.attrs["schema"] not in SCHEMAS:
         kinds = " or ".join(SCHEMAS)
         raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be {kinds}.')
@@ -128,12 +136,13 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     if last.name not in ds:
         raise DatasetError(f'variable "{last.name}" is missing.')
     leading = tuple(map(str, ds[last.name].dims[: ds[last.name].ndim - len(last.dims)]))
+    padded = ds["status"] == NOT_COMPUTED if kind == "curve" else False  # where other curves are longer
     for name in (*leading, *COORDINATES_OF[kind]):
         if name not in ds.coords:
             raise DatasetError(f'coordinate "{name}" is missing.')
         _check_described(ds, name)
         # an epoch of the histogram task may be missing
-        if kind != "histogram" and ds[name].dtype.kind == "f" and not bool(np.isfinite(ds[name]).all()):
+        if kind != "histogram" and ds[name].dtype.kind == "f" and not bool((np.isfinite(ds[name]) | padded).all()):
             raise DatasetError(f'coordinate "{name}" must be finite numbers: select the others.')
     for dim in map(str, ds.dims):
         if ds.sizes[dim] == 0:
@@ -142,8 +151,8 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
             raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
-    if kind in ("points", "curve", "solutions", "one_step", "sensitivity", "tuned"):
-        if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
+    if kind in ("points", "curve", "solutions", "one_rsb", "sensitivity", "tuned"):
+        if not (ds["alpha"].dtype == "float64" and bool(((ds["alpha"] > 0) | padded).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - {*BRANCHES, *_ALSO.get(kind, ())})
         if strange:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from attnphase.errors import ExperimentError
-from attnphase.experiments.optimizers.kinds import OPTIMIZERS
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerName
 from attnphase.problem import Problem
 
 __all__ = ["MemoryNeed", "available_memory", "check_fits", "check_results", "runs_that_fit"]
@@ -43,7 +43,7 @@ class MemoryNeed:
 
     @classmethod
     def of(
-        cls, problem: Problem, dimension: int, count: int, optimizer: str, test_samples: int, itemsize: int
+        cls, problem: Problem, dimension: int, count: int, optimizer: OptimizerName, test_samples: int, itemsize: int
     ) -> MemoryNeed:
         """Estimate the need of a run of n = `count` samples at d = `dimension`."""
         length, columns = problem.tokens.length, problem.columns

@@ -16,7 +16,7 @@ from attnphase import arguments
 from attnphase.arguments import device_name
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
-from attnphase.experiments.optimizers.kinds import OptimizerKind
+from attnphase.experiments.optimizers.kinds import OptimizerKind, OptimizerName
 from attnphase.experiments.settings import DTYPES, TrainingSettings
 from attnphase.extras import require_torch
 from attnphase.files.checkpoints import RUNS
@@ -165,7 +165,7 @@ class Plan:
         start: Any = None,
         dimension: Any = 1000,
         seeds: int = 8,
-        optimizer: str | None = None,
+        optimizer: OptimizerName | None = None,
         *,
         seed: int = 0,
         steps: int | None = None,

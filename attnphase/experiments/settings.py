@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind, OptimizerName
 from attnphase.theories.bayes_optimal.request import channel_of
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["DTYPES", "TrainingSettings"]
+__all__ = ["DTYPES", "DtypeName", "TrainingSettings"]
 
-DTYPES = ("float64", "float32")
+DtypeName = Literal["float64", "float32"]
+DTYPES: tuple[DtypeName, ...] = get_args(DtypeName)
 """Of the numbers of an experiment."""
 
 
@@ -48,7 +49,7 @@ class TrainingSettings:
     batch : int or None
         Samples of a step of sgd, 1 by default.
     channel : str or None
-        Of bayes-gamp: what is observed of one token, as in `attnphase.optimal`.
+        Of bayes-gamp: what is observed of one token, as in `attnphase.bayes_optimal`.
 
     Raises
     ------
@@ -56,7 +57,7 @@ class TrainingSettings:
         A value is out of range, or does not belong to the optimiser.
     """
 
-    optimizer: str = "lbfgs"
+    optimizer: OptimizerName = "lbfgs"
     steps: int | None = None
     tolerance: float | None = None
     learning_rate: float | None = None

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.experiments.optimizers.kinds import suited
+from attnphase.arrays import Numbers, Wholes
+from attnphase.experiments.optimizers.kinds import OptimizerName, suited
 from attnphase.experiments.plan import Plan
+from attnphase.experiments.settings import DtypeName
 from attnphase.lazy import loaded_on_use
 from attnphase.problem import Problem
 
@@ -24,11 +26,11 @@ __all__ = ["simulate"]
 
 def simulate(
     problem: Problem,
-    alpha: float | Sequence[float],
+    alpha: Numbers,
     start: str | Sequence[str] | Any = None,
-    dimension: int | Sequence[int] = 1000,
+    dimension: Wholes = 1000,
     seeds: int = 8,
-    optimizer: str | None = None,
+    optimizer: OptimizerName | None = None,
     *,
     seed: int = 0,
     steps: int | None = None,
@@ -40,7 +42,7 @@ def simulate(
     channel: str | None = None,
     test_samples: int = 1000,
     device: str = "cpu",
-    dtype: str = "float64",
+    dtype: DtypeName = "float64",
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_interval: float = 30.0,
     progress: bool | None = None,
@@ -55,8 +57,8 @@ def simulate(
     start : str, sequence of str, sizes, or array
         Initial weights: "semantic" (the teacher; the default), "positional" (along the encodings), "uninformed" (random
         entries of standard deviation 0.1), "mixed" (first column semantic, others positional), an array (d, r) or
-        (seeds, d, r), or sizes as in `attnphase.flow`: "semantic=0.3,noise=0.6".  For "bayes-gamp": "uninformed" (the
-        default) or "informed".
+        (seeds, d, r), or sizes as in `attnphase.sgd_flow`: "semantic=0.3,noise=0.6".  For "bayes-gamp": "uninformed"
+        (the default) or "informed".
     dimension : int or sequence of int
         Dimension d of the tokens.
     seeds : int

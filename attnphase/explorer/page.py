@@ -39,7 +39,7 @@ __all__ = ["ExplorePage", "explore"]
 
 _KINDS = ("points", "experiments", "histogram")
 _INSTEAD = {
-    "optimal": ": draw it beside a sweep with attnphase figure limits --limit.",
+    "bayes_optimal": ": draw it beside a sweep with attnphase figure limits --limit.",
     "thresholds": ": give it with --thresholds (thresholds=) beside a sweep.",
 }
 _DIGITS_OF_VALUES, _DIGITS_OF_ERRORS = 20, 10  # bits of a number's mantissa: six decimal digits, and three
@@ -135,7 +135,7 @@ def explore(
         if name == "runs" and other.attrs.get("schema") == "posterior":
             raise DatasetError(
                 "runs must be training runs, as of simulate with lbfgs or gd, but are of bayes-gamp, which trains no"
-                " student: compare them with a dataset of optimal."
+                " student: compare them with a dataset of bayes_optimal."
             )
         validate_kind(name, other, kind)
         _check_problem(name, other, dataset)

@@ -27,3 +27,7 @@ __all__ = [
     "scatter_figure",
     "trajectory_figure",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

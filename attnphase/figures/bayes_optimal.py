@@ -66,8 +66,8 @@ def limits_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any
     theory : xarray.Dataset
         Branches over alpha, as of `attnphase.sweep`.
     limit : xarray.Dataset
-        As of `attnphase.optimal`, of the same tokens and teacher; at any alphas. Its thresholds are marked if it has
-        them.
+        As of `attnphase.bayes_optimal`, of the same tokens and teacher; at any alphas. Its thresholds are marked if it
+        has them.
     at : mapping, optional
         Which value of every further dimension is drawn, by its name or the field's.
 
@@ -85,7 +85,7 @@ def limits_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any
         An argument is of the wrong type.
     """
     check_dataset("theory", theory, "points")
-    check_dataset("limit", limit, "optimal")
+    check_dataset("limit", limit, "bayes_optimal")
     at = chosen_values(at)
     theory, across = over_one(at_values(theory, at))
     if across != "alpha":
@@ -133,8 +133,8 @@ def gap_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any] |
     theory : xarray.Dataset
         Branches over alpha and one field.
     limit : xarray.Dataset
-        As of `attnphase.optimal`, of the same tokens and teacher, at the same alphas and, if it depends on it, values
-        of the field.
+        As of `attnphase.bayes_optimal`, of the same tokens and teacher, at the same alphas and, if it depends on it,
+        values of the field.
     at : mapping, optional
         Which value of every further dimension is drawn, by its name or the field's.
 
@@ -154,7 +154,7 @@ def gap_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any] |
         An argument is of the wrong type.
     """
     check_dataset("theory", theory, "points")
-    check_dataset("limit", limit, "optimal")
+    check_dataset("limit", limit, "bayes_optimal")
     at = chosen_values(at)
     theory, up = over_two(at_values(theory, at))
     theory = filled(theory, up)

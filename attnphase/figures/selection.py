@@ -69,7 +69,7 @@ def vary_only(ds: xr.Dataset, *dims: str) -> None:
     need_dimensions(ds, *dims)
     others = set(map(str, ds["status"].dims)) - set(dims)
     if others:
-        raise DatasetError(f"the dataset varies {field_of(ds, sorted(others)[0])} too: select one value of it first.")
+        raise DatasetError(f"the dataset varies {field_of(ds, min(others))} too: select one value of it first.")
 
 
 def chosen_values(at: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from attnphase import arguments
+from attnphase.checks.comparison import Comparison
 from attnphase.checks.trajectories import TrajectoryComparison
 from attnphase.data.reading import overlap_size, problem_of
 from attnphase.data.validate import validate_kind
@@ -100,8 +101,13 @@ def _draw_runs(ax: Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
         ax.annotate(f"{share:.0%}", (sizes.positional, sizes.semantic), (5, 3), textcoords="offset points", size=7)
 
 
-def trajectory_figure(comparison: TrajectoryComparison) -> Figure:
+def trajectory_figure(comparison: Comparison | TrajectoryComparison) -> Figure:
     """Means over runs with their errors at every time, beside the theory, a panel for each quantity.
+
+    Parameters
+    ----------
+    comparison : TrajectoryComparison
+        What `attnphase.compare` returns for trajectories.
 
     Raises
     ------
@@ -110,7 +116,7 @@ def trajectory_figure(comparison: TrajectoryComparison) -> Figure:
     ProblemError
         `comparison` is none.
     """
-    arguments.instance("comparison", comparison, TrajectoryComparison)
+    comparison = arguments.instance("comparison", comparison, TrajectoryComparison)
     if not comparison.quantities:
         raise DatasetError("the comparison has no quantities to draw: compare runs that were counted.")
     names = list(dict.fromkeys(q.name for q in comparison.quantities))

@@ -155,13 +155,13 @@ def _beside_uninformed(
     )
     try:
         # no small weight grows beside a kink of the regulariser
-        rest = (-1.0, 0.0) if at_rest else growth_with_error(map_, x, gauges, rules.alike)
+        rest = (-1.0, 0.0) if at_rest else growth_with_error(map_, x, gauges)
         if rest is None:  # without a multiplier next to none of the order parameter tells
             small = replace(informed.changed(_NEXT_TO_NONE * np.eye(informed.q.shape[-1])), V=solved.overlaps.V)
             beside = replace(solved.overlaps, m=small.m, theta=small.theta)
             near = sweep.at(sector.pack(beside if beside.feasible(run.system.spectrum.rho) else small))
             if near is not None:
-                rest = growth_with_error(map_, near, gauges, rules.alike)
+                rest = growth_with_error(map_, near, gauges)
             elif not sweep.open:  # it dies out at once where nothing settles beside it inside the domain
                 rest = -1.0, 0.0
         if rest is None or abs(rest[0]) <= ERRORS * rest[1]:
@@ -174,7 +174,7 @@ def _beside_uninformed(
         if rest[0] < 0:
             highest = max(trials, key=lambda trial: trial.growth).point
             map_(highest, refresh=map_.channel.rule.lines is None)
-            growth = growth_with_error(map_, highest, gauges, rules.alike)
+            growth = growth_with_error(map_, highest, gauges)
             if growth is None or abs(growth[0]) <= ERRORS * growth[1]:
                 return undecided
             if growth[0] < 0:

@@ -133,7 +133,7 @@ def follow_field(
     family, place = fine_enough(begun.family, begun.place)
     first = on_curve(family, place, np.eye(len(place))[-1], branch, begun.amplitudes[0])
     if any(begun.leasts.values()) and first[1].signal <= ERRORS:
-        finer = "more integration.nodes" if family.rule.by_chance else "a smaller integration.standard_error"
+        finer = "more integration.nodes" if family.rule.randomised else "a smaller integration.standard_error"
         raise NotFoundError(
             f"whether there is a {branch} branch at {setting.field} = {setting.value:g} is not decided, as its order"
             f" parameter is zero within {ERRORS:g} standard errors: start elsewhere, or ask for {finer}."
@@ -182,7 +182,7 @@ def _side(
             return side[: turn + 1], Ending.stuck
         try:
             here = on_curve(family, point.place, point.tangent, branch, start.amplitudes[0])
-            if not family.rule.by_chance and side[-1][0].tangent[-1] * here[0].tangent[-1] < 0:
+            if not family.rule.randomised and side[-1][0].tangent[-1] * here[0].tangent[-1] < 0:
                 place, along = _at_fold(family, side[-1][0], here[0], steps)
                 side.append(on_curve(family, place, along, branch, start.amplitudes[0]))
                 traced.insert(-1, side[-1][0])
@@ -243,13 +243,13 @@ def fine_enough(family: Family, place: Array) -> tuple[Family, Array]:
 
     Where chance places the nodes they are as many as those of one rule that is not refined.
     """
-    rule = family.rules.single() if family.rule.by_chance else family.rule
+    rule = family.rules.single() if family.rule.randomised else family.rule
     finer: Rule | None = None if rule is family.rule else rule
     while True:
         if finer is not None:
             family = replace(family, rule=finer, minima=None)
         place, _ = started(family, place, family.settings.tolerance)
-        if rule.by_chance:
+        if rule.randomised:
             return family, place
         _, solved, _ = _solved(family, place)
         found = solved.measured
@@ -297,7 +297,7 @@ def _solved(family: Family, place: Array) -> tuple[Run, SolvedPoint, Array]:
         raise ArithmeticError("a point of a curve has no neighbourhood inside the domain of the map")
     settings, (jacobian, response) = family.settings, known
     map_, found = _found(family, place)
-    jumps = family.rule.by_chance and found.residual > share_of_node(family.rule)
+    jumps = family.rule.randomised and found.residual > share_of_node(family.rule)
     if found.residual > settings.tolerance and not jumps:
         share = float(np.min(map_.scales(found.point) / family.scale))  # of its own units in those of the trace
         across, tolerance = tangent_of(jacobian, place), share * settings.tolerance

@@ -169,7 +169,7 @@ class Extended:
 
     def derivative(self, place: Array) -> Array | None:
         """See `Implicit`."""
-        step = STEP if self.rule.by_chance else SMOOTH_STEP
+        step = STEP if self.rule.randomised else SMOOTH_STEP
         try:
             return finite_difference_jacobian(self.quick, place, np.ones_like(place), step)
         except ArithmeticError:
@@ -227,12 +227,12 @@ def rows_between(system: Extended, z: Array, rules: Refinement) -> Array:
     if not gauges:
         return rows_of(own)
     others = [system.under(rule).table(z) for rule in gauges]
-    return rows_against(own, others, [rule.randomised for rule in gauges], rules.alike)
+    return rows_against(own, others, [rule.randomised for rule in gauges])
 
 
 def _finer(system: Extended, found: Corrected, rules: Refinement, error: float, parts: Array) -> Rule | None:
     """The next rule for a threshold of a relative error, to which rows contribute the parts; None if it is enough."""
-    share = 1.0 if system.rule.by_chance else system.share
+    share = 1.0 if system.rule.randomised else system.share
     return rules.next(system.rule, error / share, system.rough_share(found.place), np.abs(parts) / share)
 
 

@@ -222,8 +222,8 @@ def jumps(rule: Rule) -> float:
 
 
 def share_of_node(rule: Rule) -> float:
-    """The weight of a node on average; of nets, which have no nodes before they are used, too."""
-    return 1 / max(rule.order if rule.nets is not None else rule.size, 1)
+    """The weight of a node on average."""
+    return 1 / max(rule.size, 1)
 
 
 def family_of(

@@ -116,7 +116,7 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
         measured = map_.measure(found.point)
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
-    moved = variations(map_, found.point, gauges_at(run, rules, map_), measured, rules.alike)
+    moved = variations(map_, found.point, gauges_at(run, rules, map_), measured)
     errors = standard_errors(map_, measured, response, moved)
     overlaps = map_.unpack(found.point).possible(run.system.spectrum.rho)
     of_integration = relative_error(errors["q"], overlaps.q, run.system.spectrum.rho)

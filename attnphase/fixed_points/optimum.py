@@ -6,10 +6,12 @@ Nothing heavy is imported: the schema of datasets has the places.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal
 
-__all__ = ["LOWEST", "METRICS", "OptimumStatus"]
+__all__ = ["LOWEST", "METRICS", "Lowest", "OptimumStatus"]
 
-LOWEST = "lowest"
+Lowest = Literal["lowest"]
+LOWEST: Lowest = "lowest"
 """In the place of a branch: at each value of the field that of lowest training loss."""
 
 METRICS = ("test_error", "training_loss", "weight_norm")

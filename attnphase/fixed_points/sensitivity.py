@@ -158,7 +158,7 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
 
     def varied(one: StateEvolution, at: Array) -> Variations:
         others = [StateEvolution(Channel(one.system, gauge), one.alpha, one.sector) for gauge in gauges]
-        return variations(one, at, others, alike=rules.alike)
+        return variations(one, at, others)
 
     # another rule has its fixed point elsewhere, where the derivatives along the tangent are others
     here, beside = varied(map_, x), [varied(end.map_, end.x) for end in difference.ends]

@@ -41,9 +41,7 @@ def field_value(problem: Problem, name: str) -> float:
         value = value_of(problem, name)
     if value is None:
         problem.with_fields({whole: None})  # says so if there is no such field
-        raise ProblemError(
-            name, f"{name} has no value in this problem: give it a value, or say by start where it begins."
-        )
+        raise ProblemError(name, f"{name} has no value in this problem: give it a value, or say by at where it begins.")
     if isinstance(value, bool) or not isinstance(value, float):
         entry = f": name an entry, as {name}[0]" if isinstance(value, list | tuple) else ""
         raise ProblemError(
@@ -101,7 +99,7 @@ def start_value(value: Any, field: Any, between: tuple[float, float]) -> float:
     """
     low, high = between
     what = f"a number from {low:g} to {high:g}, the range of {field}"
-    return arguments.number("start", value, lambda x: low <= x <= high, what)
+    return arguments.number("at", value, lambda x: low <= x <= high, what)
 
 
 def increasing(between: Any) -> tuple[float, float]:
@@ -153,7 +151,7 @@ def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, flo
     _check_named("field", field, "teacher.omega")
     if field == "alpha":
         if alpha is not None:
-            raise ProblemError("alpha", "alpha is followed: leave it out, or say by start where the curve starts.")
+            raise ProblemError("alpha", "alpha is followed: leave it out, or say by at where the curve starts.")
         if low <= 0:
             raise ProblemError("between", f"between must hold positive sample complexities, but begins at {low:g}.")
         return Setting(problem, sample_complexity("between", high) if value is None else value)
@@ -168,7 +166,7 @@ def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, flo
     return here
 
 
-def tuned_range(problem: Problem, over: Any, between: Any, alpha: float) -> tuple[Setting, tuple[float, float]]:
+def tuned_range(problem: Problem, field: Any, between: Any, alpha: float) -> tuple[Setting, tuple[float, float]]:
     """The setting and the range of a search for the best value of a field.
 
     Raises
@@ -176,23 +174,25 @@ def tuned_range(problem: Problem, over: Any, between: Any, alpha: float) -> tupl
     ProblemError
         The field or the range cannot be taken; the message names it.
     """
-    if not isinstance(over, str) or "." not in over:
-        given = arguments.shown(over)
-        raise ProblemError("over", f"over must be a field of the problem as regularizer.strength, not {given}.")
+    if not isinstance(field, str) or "." not in field:
+        given = arguments.shown(field)
+        raise ProblemError("field", f"field must be a field of the problem as regularizer.strength, not {given}.")
     if between is None:
-        own = field_value(problem, over)
+        own = field_value(problem, field)
         if own <= 0:
-            raise ProblemError("between", f"between is missing: {over} = {own:g} gives no positive range, so give one.")
+            raise ProblemError(
+                "between", f"between is missing: {field} = {own:g} gives no positive range, so give one."
+            )
         between = own / _TUNED, own * _TUNED
         try:
-            _ = [Setting(problem, alpha, over).at(end) for end in between]
+            _ = [Setting(problem, alpha, field).at(end) for end in between]
         except ProblemError:
             raise ProblemError(
                 "between",
-                f"between is missing, and {over} cannot be all of {between[0]:g} to {between[1]:g}: give a range.",
+                f"between is missing, and {field} cannot be all of {between[0]:g} to {between[1]:g}: give a range.",
             ) from None
     low, high = increasing(between)
-    setting = Setting(problem, alpha, over).at(low)  # the field need not have a value of its own
+    setting = Setting(problem, alpha, field).at(low)  # the field need not have a value of its own
     _ = setting.value
     setting.at(high)
     return setting, (low, high)

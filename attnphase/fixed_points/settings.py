@@ -5,26 +5,33 @@ Nothing heavy is imported, so that a wrong setting is refused at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from attnphase.problem.problem import Problem
 
 __all__ = [
     "LARGEST_ALPHA",
     "METHODS",
+    "MethodName",
     "SolverSettings",
     "check_affordable",
     "omegas",
     "sample_complexities",
     "sample_complexity",
+    "solver_settings",
 ]
 
-METHODS = ("newton", "anderson", "damped")
+MethodName = Literal["newton", "anderson", "damped"]
+"""A fixed-point method."""
+
+METHODS: tuple[MethodName, ...] = get_args(MethodName)
 """Names of the fixed-point methods."""
 
 LARGEST_ALPHA = 1e6
@@ -66,14 +73,6 @@ def omegas(name: str, value: Any) -> tuple[float, ...]:
     return arguments.numbers(name, value, lambda x: 0 <= x <= 1, "a number from 0 to 1, or a list of them")
 
 
-def _backend(value: Any) -> str:
-    """The one value of `SolverSettings.backend`."""
-    if isinstance(value, str) and value == "numba":
-        return "numba"
-    remedy = "leave it out, since the solver runs compiled code on the CPU alone"
-    raise ProblemError("backend", f'backend must be "numba", not {arguments.shown(value)}: {remedy}.')
-
-
 def _possible(alpha: float) -> bool:
     return 0 < alpha <= LARGEST_ALPHA
 
@@ -93,11 +92,9 @@ class SolverSettings:
         Largest number of evaluations of the state-evolution map, all rules together. At this limit the best point is
         returned. Up to 30 maps with few nodes, whose result is not used, are not counted.
     max_nodes : int
-        Largest number of Sobol points, all replicates together, and of points of nets.
+        Largest number of Sobol points, all replicates together.
     threads : int or None
         Threads for the local problems, at most 256; None for all cores.
-    backend : {"numba"}
-        Compiled code, the only choice.
     stability : bool
         Compute the replicon and the overlap gap at the end; they are NaN otherwise.
     identity : bool
@@ -117,12 +114,11 @@ class SolverSettings:
     1000
     """
 
-    method: str = "newton"
+    method: MethodName = "newton"
     tolerance: float = 1e-7
     max_maps: int = 1000
     max_nodes: int = 2**18
     threads: int | None = None
-    backend: str = "numba"
     stability: bool = True
     identity: bool = True
     max_seconds: float | None = None
@@ -133,7 +129,6 @@ class SolverSettings:
             "tolerance": arguments.number("tolerance", self.tolerance, lambda x: 0 < x < 1, "a number between 0 and 1"),
             "max_maps": arguments.whole("max_maps", self.max_maps, 1),
             "max_nodes": arguments.whole("max_nodes", self.max_nodes, 1),
-            "backend": _backend(self.backend),
             "stability": arguments.flag("stability", self.stability),
             "identity": arguments.flag("identity", self.identity),
         }
@@ -144,6 +139,35 @@ class SolverSettings:
             plain["max_seconds"] = seconds
         for name, value in plain.items():  # NumPy's numbers as Python's
             object.__setattr__(self, name, value)
+
+
+def solver_settings(value: Any, default: SolverSettings | None = None, used: Collection[str] = ()) -> SolverSettings:
+    """The settings of an argument, or the default ones.
+
+    Parameters
+    ----------
+    value
+        `SolverSettings` or None.
+    default : SolverSettings, optional
+        In place of None.
+    used : collection of str
+        The only fields that have a part in the result; all of them if it is empty.
+
+    Raises
+    ------
+    ProblemError
+        It is something else, or sets a field that has no part.
+    """
+    if value is None:
+        return SolverSettings() if default is None else default
+    given: SolverSettings = arguments.instance(
+        "settings", value, SolverSettings, "write SolverSettings(tolerance=1e-6)"
+    )
+    for field in fields(given) if used else ():
+        if field.name not in used and getattr(given, field.name) != field.default:
+            rest = ", ".join(used)
+            raise ProblemError("settings", f"settings.{field.name} has no part in this: leave it out, and set {rest}.")
+    return given
 
 
 def check_affordable(problem: Problem) -> None:

@@ -68,9 +68,7 @@ def growth_of(map_: StateEvolution, x: Array) -> Array | None:
     return growth + images - images.mean()
 
 
-def growth_with_error(
-    map_: StateEvolution, x: Array, gauges: Sequence[StateEvolution], alike: int
-) -> tuple[float, float] | None:
+def growth_with_error(map_: StateEvolution, x: Array, gauges: Sequence[StateEvolution]) -> tuple[float, float] | None:
     """The growth at a settled point and its standard error; None outside the domain.
 
     Replicates, or gauges, change the growth at the point, and let the others settle elsewhere, by ``(I - J)^-1 dF``.
@@ -82,7 +80,7 @@ def growth_with_error(
     if own is None or len(theirs) < len(others):
         return None
     scatter = [gauge.channel.rule.randomised for gauge in gauges]
-    direct = rows_against(own, theirs, scatter, alike) if gauges else rows_of(own)
+    direct = rows_against(own, theirs, scatter) if gauges else rows_of(own)
 
     def both(settled: Array) -> Array | None:
         point = x.copy()
@@ -95,7 +93,7 @@ def growth_with_error(
     here = both(x[free])
     assert here is not None
     along = x[odd] / (np.linalg.norm(x[odd]) or 1.0)
-    rows = variations(map_, x, gauges, alike=alike).images
+    rows = variations(map_, x, gauges).images
     rows[:, odd] -= np.outer(rows[:, odd] @ along, along)
     # first what is left of the way to where the others settle
     changes = np.vstack([here[:-1] - x[free], rows[:, free]])

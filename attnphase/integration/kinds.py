@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import fields, replace
 from math import prod
 from typing import ClassVar
@@ -12,11 +11,9 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.nets import NetOrders
 from attnphase.integration.refinement import (
     GAUGE_POINTS,
     GAUSS_HERMITE_ORDERS,
-    LARGEST_STEP,
     LOW_ORDERS,
     MAX_TENSOR_NODES,
     SINGLE_POINTS,
@@ -25,7 +22,7 @@ from attnphase.integration.refinement import (
     Asked,
     Refinement,
 )
-from attnphase.integration.rules import Rule, lines, nets, published_rule
+from attnphase.integration.rules import Rule, lines, published_rule
 
 __all__ = ["RULES"]
 
@@ -38,9 +35,6 @@ _MOST_PER_DIMENSION = 256
 _DEFECT, _DROPPED = 0.01, 0.1
 _LESS = 0.1  # of both, from a rule to the next
 _MOST_DEFECT = 1e-6  # measured: with it maps jump by less than 1e-7, which is what solves converge to
-# of a first rule of nets: nodes of each of the teacher's fields, and points; measured, as a rule enough for .1 %
-_FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13
-_GAUGES_OF_NETS = 3  # of each sort: what six say is below a quarter of the error for one number in a thousand
 _TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
 _LOW_ORDER_DIMENSIONS = 6  # up to which those of low order are
 
@@ -155,34 +149,16 @@ class Automatic(Sobol):
         return next((self.gauss_hermite(order) for order in LOW_ORDERS if order > above), None)
 
 
-class _LatentFirst(Refinement):
-    """Rules that take the teacher's fields first, until points in all fields take over."""
-
-    needs_planes = of_solves_alone = True
-
-    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
-        """See `Refinement`."""
-        if rule.randomised and self.otherwise is not None:
-            return self.otherwise.next(rule, error, second_minima)
-        return None if error <= self.asked.standard_error or parts is None else self._finer(rule, error, parts)
-
-    @abstractmethod
-    def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
-        """The next rule of this kind."""
-
-    def comparison(self, rule: Rule) -> None:
-        """See `Refinement`."""
-        return
-
-
-class Lines(_LatentFirst):
+class Lines(Refinement):
     """``"lines"``: the teacher's fields first; one direction of the student's along lines, jumps located.
 
     Its rules have an error of its own for every direction, told by two gauges, of which one may agree by chance, and
-    one for the lines.  The next rule has more nodes in those directions whose error is too large.
+    one for the lines.  The next rule has more nodes in those directions whose error is too large, until points in all
+    fields take over.
     """
 
     name = kept_beside = "lines"
+    needs_planes = of_solves_alone = True
 
     @classmethod
     def check_nodes(cls, nodes: int) -> None:
@@ -191,7 +167,7 @@ class Lines(_LatentFirst):
             raise ProblemError(
                 _NODES,
                 f"integration.nodes must be from 4 to {_MOST_PER_DIMENSION} nodes for each of the teacher's fields for"
-                f' integration.rule = "lines" (or "split"), but it is {nodes}.',
+                f' integration.rule = "lines", but it is {nodes}.',
             )
 
     def _of(self, orders: LineOrders) -> Rule:
@@ -252,7 +228,17 @@ class Lines(_LatentFirst):
             orders = _refined(orders, direction)
         return self._of(orders)
 
-    def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
+        """See `Refinement`."""
+        if rule.randomised and self.otherwise is not None:
+            return self.otherwise.next(rule, error, second_minima)
+        return None if error <= self.asked.standard_error or parts is None else self._finer(rule, parts)
+
+    def comparison(self, rule: Rule) -> None:
+        """See `Refinement`."""
+        return
+
+    def _finer(self, rule: Rule, parts: Array) -> Rule | None:
         orders = rule.lines
         if self.asked.nodes is not None or orders is None:
             return None
@@ -264,96 +250,6 @@ class Lines(_LatentFirst):
             one = _refined(finer, direction)
             finer = one if one.size <= most else finer
         return None if finer is orders else self._of(finer)
-
-
-class Nets(_LatentFirst):
-    """``"nets"``: the teacher's fields by a tensor rule, and for each of its nodes a net in all other fields.
-
-    What the nets leave is told by others of the same size, what the tensor rule leaves by others of its kind: as many
-    gauges of one sort as of the other.
-    """
-
-    name = kept_beside = "nets"
-    alike = 2 * _GAUGES_OF_NETS
-
-    @classmethod
-    def check_nodes(cls, nodes: int) -> None:
-        """See `Refinement`."""
-        if not _FEWEST_LATENT <= nodes <= _MOST_PER_DIMENSION:
-            raise ProblemError(
-                _NODES,
-                f"integration.nodes must be from {_FEWEST_LATENT} to {_MOST_PER_DIMENSION} nodes for each of the"
-                f' teacher\'s fields for integration.rule = "nets", but it is {nodes}.',
-            )
-
-    @property
-    def _latent(self) -> tuple[int, ...]:
-        total, student = self.dimensions
-        return (self.asked.nodes or _FEWEST_LATENT,) * (total - self.noise_dimensions - student)
-
-    def _of(self, orders: NetOrders) -> Rule:
-        return nets(*self.dimensions, orders)
-
-    def first(self) -> Rule:
-        """See `Refinement`.
-
-        Raises
-        ------
-        ProblemError
-            Naming ``integration.rule``: there would be too many nets.
-        """
-        if prod(self._latent) > MAX_TENSOR_NODES:
-            raise ProblemError(
-                "integration.rule",
-                f'integration.rule = "nets" would take more than {MAX_TENSOR_NODES} nets for {len(self._latent)} fields'
-                ' of the teacher: choose "auto" or "sobol", or fewer integration.nodes.',
-            )
-        return self._of(NetOrders(self._latent, min(_FIRST_OF_NETS, self.max_nodes), (self.asked.seed, 0)))
-
-    def of_derivatives(self, rule: Rule) -> Rule:
-        """See `Refinement`."""
-        orders = rule.nets
-        if orders is None:
-            return super().of_derivatives(rule)
-        if orders.points <= _FIRST_OF_NETS:
-            return rule
-        return self._of(replace(orders, points=_FIRST_OF_NETS))
-
-    def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
-        """See `Refinement`: other nets for the same teacher's fields, and for others."""
-        orders = rule.nets
-        if orders is None:
-            return super().gauges(rule, second_minima)
-        more = tuple(count + 1 for count in orders.latent)
-        others = [(orders.latent, True), (more, False), (more, True)]
-        latents = [(orders.latent, orders.shifted)] * _GAUGES_OF_NETS + others
-        return tuple(
-            self._of(NetOrders(latent, orders.points, (self.asked.seed, number), shifted))
-            for number, (latent, shifted) in enumerate(latents, 1)
-        )
-
-    def finer(self, rule: Rule) -> Rule | None:
-        """See `Refinement`: other nets of eight times the points, for more of the teacher's fields."""
-        orders = rule.nets
-        if orders is None:
-            return super().finer(rule)
-        latent = tuple(count + 2 for count in orders.latent)
-        return self._of(NetOrders(latent, LARGEST_STEP * orders.points, (self.asked.seed, 1 + self.alike)))
-
-    def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
-        """More of what leaves the larger part of the error."""
-        orders = rule.nets
-        if orders is None:
-            return None
-        of_nets, of_all = np.array_split(np.asarray(parts) ** 2, 2)
-        if self.asked.nodes is None and not of_all.sum() <= 2 * of_nets.sum():
-            orders = replace(orders, latent=tuple(count + 2 for count in orders.latent))
-        else:
-            points = min(round(orders.points * self.least_growth(error)), self.max_nodes)
-            if points <= orders.points:
-                return None
-            orders = replace(orders, points=points)
-        return self._of(orders) if prod(orders.latent) <= orders.points else None
 
 
 def _refined(orders: LineOrders, direction: int) -> LineOrders:
@@ -417,7 +313,5 @@ class Published(Refinement):
         return
 
 
-RULES: dict[str, type[Refinement]] = {
-    rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Lines, Nets, Published)
-}
+RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Lines, Published)}
 """By name; to add one, write a subclass of `Refinement` and put it here."""

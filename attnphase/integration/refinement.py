@@ -77,8 +77,6 @@ class Refinement(ABC):
         Fields of the problem and the values that it is made for.
     needs_planes : bool
         Whether labels may only jump on parallel planes of the teacher's fields.
-    alike : int
-        How many of its gauges each tell the whole error: their distances are averaged.
     of_solves_alone : bool
         Whether only solves know its nodes, which it has none of before it is used at a point.
     kept_beside : str or None
@@ -97,7 +95,6 @@ class Refinement(ABC):
     refines: ClassVar[bool] = True
     requires: ClassVar[Mapping[str, Any]] = {}
     needs_planes: ClassVar[bool] = False
-    alike: ClassVar[int] = 1
     of_solves_alone: ClassVar[bool] = False
     kept_beside: ClassVar[str | None] = None
 
@@ -256,12 +253,9 @@ class Refinement(ABC):
 
     def growth(self, error: float) -> int:
         """By what the number of points must grow, so that their error becomes small enough: a power of two."""
-        return 2 ** math.ceil(math.log2(self.least_growth(error)))
-
-    def least_growth(self, error: float) -> float:
-        """Likewise, any number from 2 to `LARGEST_STEP`."""
         excess = 1.15 * error / self.asked.standard_error
-        return min(max(excess ** (1 / FALLS), 2.0), LARGEST_STEP) if excess < LARGEST_STEP else LARGEST_STEP
+        least = min(max(excess ** (1 / FALLS), 2.0), LARGEST_STEP) if excess < LARGEST_STEP else LARGEST_STEP
+        return 2 ** math.ceil(math.log2(least))
 
 
 def check_tensor(order: int, dimensions: int) -> None:

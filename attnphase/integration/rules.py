@@ -20,7 +20,6 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.nets import NetOrders
 from attnphase.integration.scrambling import scrambled_normals
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "gauss_hermite",
     "gauss_hermite_nodes",
     "lines",
-    "nets",
     "published_rule",
     "sobol",
     "tensor",
@@ -82,8 +80,6 @@ class Rule:
     lines : LineOrders, optional
         Of a rule whose nodes are found at every point anew; those that it has are the point's at which a map was
         evaluated last.
-    nets : NetOrders, optional
-        Of a rule whose nodes depend on the symmetries of the points that it is used at.
     constant : float
         What means of the loss have beyond those over the nodes: by noise of which no student's field knows, and which
         is zero at the nodes.
@@ -103,7 +99,6 @@ class Rule:
     randomised: bool
     from_zero: bool = False
     lines: LineOrders | None = None
-    nets: NetOrders | None = None
     constant: float = 0.0
     jumps: Jumps | None = None
     own: tuple[Rule, ...] = ()
@@ -111,12 +106,7 @@ class Rule:
     @property
     def latent_first(self) -> bool:
         """Whether the teacher's fields are nodes of their own, and the student's are drawn given these."""
-        return self.lines is not None or self.nets is not None
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether chance places the nodes, so that errors are statistics and zeros not exact."""
-        return self.randomised or self.nets is not None
+        return self.lines is not None
 
     def of(self, configuration: int) -> Rule:
         """The rule in a configuration of clusters."""
@@ -211,13 +201,6 @@ def lines(dimensions: int, student_dimensions: int, orders: LineOrders) -> Rule:
     """Lines, of which no node is known before the rule has been used at a point."""
     nodes, weights = np.zeros((1, 1, dimensions)), np.ones(1)
     return Rule("lines", nodes, weights, False, student_dimensions, max(orders.latent), False, lines=orders)
-
-
-@lru_cache(maxsize=64)
-def nets(dimensions: int, student_dimensions: int, orders: NetOrders) -> Rule:
-    """A net for each node of the teacher's fields, of which none is known before the symmetries are."""
-    nodes, weights = np.zeros((1, 1, dimensions)), np.ones(1)
-    return Rule("nets", nodes, weights, False, student_dimensions, orders.points, False, nets=orders)
 
 
 def _deterministic(

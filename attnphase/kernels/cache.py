@@ -26,7 +26,7 @@ from typing import Any
 import filelock
 import platformdirs
 
-from attnphase.errors import CacheError
+from attnphase.errors import AttnphaseError, CacheError
 from attnphase.kernels.ownership import ours_alone, own_folder
 from attnphase.lazy import loaded_on_use
 from attnphase.processes.interruption import interruptions_kept
@@ -39,6 +39,7 @@ with loaded_on_use(__name__):
 __all__ = ["cache_directory", "filled_aside", "fingerprint", "intact_folder", "is_intact", "is_kept"]
 
 _MANIFEST = "manifest.json"
+_NEWEST = (0, 68)  # of Numba that was tested: `local/compiled.py` and `package` use more of it than it documents
 
 
 def cache_directory() -> Path:
@@ -125,22 +126,49 @@ def intact_folder(name: str, build: Callable[[Path], None]) -> Iterator[Path]:
     Raises
     ------
     CacheError
-        The cache folder is not the user's own, or there is no room in it.
+        The cache folder is not the user's own, or there is no room in it, or Numba is too new.
     """
     root = cache_directory()
     folder = root / name
     # of a sixteenth of the kernels: one for each would leave a file for each, and who waits for a lock holds its file
-    with interruptions_kept(), filelock.FileLock(root / f"lock-{name[1]}", mode=0o600):
+    with interruptions_kept(), filelock.FileLock(root / f"lock-{name[1]}", mode=0o600), _too_new():
         if not _intact(folder):
             try:
                 _remove(folder)
                 build(folder)
+                if not any(folder.rglob("*.nbi")) and _is_untested():  # every load would compile again
+                    raise CacheError(_advice("it keeps machine code elsewhere than beside its source"))
             except OSError as error:
                 raise CacheError(
                     f"kernel cache {root}: the kernel cannot be written: {error.strerror or error}; make room there, or"
                     " set ATTNPHASE_CACHE_DIR to another folder."
                 ) from None
         yield folder
+
+
+@contextmanager
+def _too_new() -> Iterator[None]:
+    """A sentence that names the remedy, if compiling or loading ends with an error and Numba was not tested."""
+    try:
+        yield
+    except (AttnphaseError, OSError):
+        raise
+    except Exception as error:
+        if not _is_untested():
+            raise
+        raise CacheError(_advice(f"compiling ended with {type(error).__name__}: {error}")) from error
+
+
+def _is_untested() -> bool:
+    return tuple(map(int, metadata.version("numba").split(".")[:2])) > _NEWEST
+
+
+def _advice(fault: str) -> str:
+    major, minor = _NEWEST
+    return (
+        f"numba {metadata.version('numba')} is newer than {major}.{minor}, the newest that attnphase was tested with,"
+        f" and {fault}; install a newer attnphase, or numba<{major}.{minor + 1}."
+    )
 
 
 @contextmanager

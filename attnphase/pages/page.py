@@ -16,6 +16,7 @@ from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.kernels.key import ModelKey
 from attnphase.lazy import loaded_on_use
+from attnphase.pages.limits import LIMITS, LimitName
 from attnphase.problem import Problem, SpectrumLaw
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.processes.progress import progress_line
@@ -36,8 +37,7 @@ with loaded_on_use(__name__):
     from derivations.printing import models, setting
     from derivations.printing import page as pages
     from derivations.printing import sgd_flow as flow_page
-    from derivations.replica import bayes_optimal as bayes_optimal
-    from derivations.replica import chain
+    from derivations.replica import bayes_optimal, chain
     from derivations.replica import saddle_point as saddle
 
 if TYPE_CHECKING:
@@ -85,11 +85,8 @@ class Derivation:
         return self.markdown
 
 
-_LIMITS = ("trained", "optimal", "flow")
-
-
 def derive(
-    problem: Problem | None = None, *, concrete: bool = False, limit: str = "trained", progress: bool = False
+    problem: Problem | None = None, *, concrete: bool = False, limit: LimitName = "trained", progress: bool = False
 ) -> Derivation:
     """Derive and print the equations of a problem.
 
@@ -102,9 +99,10 @@ def derive(
         Print the equations for the problem's own sizes: with sums written out, without matrices for rank 1, and with
         the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source always has the
         problem's sizes.
-    limit : {"trained", "optimal", "flow"}
-        ``"trained"``: the student that minimises the risk. ``"optimal"``: the Bayes-optimal learner. ``"flow"``:
-        one-pass SGD and gradient flow. The last two have the same equations for all problems, with symbolic sizes.
+    limit : {"trained", "bayes_optimal", "sgd_flow"}
+        ``"trained"``: the student that minimises the risk. ``"bayes_optimal"``: the Bayes-optimal learner.
+        ``"sgd_flow"``: one-pass SGD and gradient flow. The last two have the same equations for all problems, with
+        symbolic sizes.
     progress : bool
         Show the progress on standard error, if the call takes longer than a second.
 
@@ -128,12 +126,12 @@ def derive(
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
     arguments.flag("concrete", concrete)
     arguments.flag("progress", progress)
-    other = {"optimal": _optimal, "flow": _flow}.get(arguments.word("limit", limit, _LIMITS))
+    other = {"bayes_optimal": _bayes_optimal, "sgd_flow": _sgd_flow}.get(arguments.word("limit", limit, LIMITS))
     if other is not None and concrete:
         raise ProblemError(
             "concrete", f"concrete does not go with limit {limit}, whose sizes are symbols: leave it out."
         )
-    if limit == "flow":
+    if limit == "sgd_flow":
         FlowSettings().check(problem)
     if problem.tokens.own_laws:
         sample_law.SampleLaw.of(problem, measures.Spectrum.of(problem))  # refuses a law that is none
@@ -160,7 +158,7 @@ def derive(
     )
 
 
-def _optimal(problem: Problem, progress: bool) -> Derivation:
+def _bayes_optimal(problem: Problem, progress: bool) -> Derivation:
     """The equations of the Bayes-optimal limit."""
     with progress_line(progress, "loading SymPy") as line:
         line.callback("deriving the Bayes-optimal equations")
@@ -176,7 +174,7 @@ def _optimal(problem: Problem, progress: bool) -> Derivation:
     )
 
 
-def _flow(problem: Problem, progress: bool) -> Derivation:
+def _sgd_flow(problem: Problem, progress: bool) -> Derivation:
     """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
     with progress_line(progress, "loading SymPy") as line:
         line.callback("deriving the equations of the dynamics")

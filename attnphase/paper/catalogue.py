@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from attnphase import arguments
-from attnphase.experiments.optimizers.kinds import suited
+from attnphase.experiments.optimizers.kinds import OptimizerName, suited
 from attnphase.experiments.plan import Plan
 from attnphase.files.writing import check_folder, check_output
 from attnphase.problem import Problem
@@ -72,7 +72,7 @@ class PaperExperiment:
     title: str
     problems: dict[str, Problem]
     starts: tuple[str, ...]
-    optimizer: str
+    optimizer: OptimizerName
     quick: Size
     full: Size
     published: str = ""
@@ -81,7 +81,7 @@ class PaperExperiment:
         """What the names of a problem's files begin with."""
         return f"{self.name}-{label}" if label else self.name
 
-    def optimizer_for(self, problem: Problem) -> str:
+    def optimizer_for(self, problem: Problem) -> OptimizerName:
         """The optimiser: L-BFGS cannot take a regulariser with kinks."""
         return suited(self.optimizer, problem)
 
@@ -162,7 +162,11 @@ _ADAM = PaperExperiment(
 
 
 def _agreement(
-    name: str, what: str, problems: dict[str, dict[str, Any]], starts: tuple[str, ...], optimizer: str = "lbfgs"
+    name: str,
+    what: str,
+    problems: dict[str, dict[str, Any]],
+    starts: tuple[str, ...],
+    optimizer: OptimizerName = "lbfgs",
 ) -> PaperExperiment:
     """Theory against training at alpha = 2, in so many dimensions that the correction can be fitted."""
     title = f"Theory against {what} at alpha = 2, with the correction in d"

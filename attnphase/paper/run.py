@@ -114,7 +114,7 @@ class _Part:
     def theory(self) -> xr.Dataset:
         """The branches that belong to the starts, and for uninformed ones both informed branches."""
         starts = BOTH if self.planned.experiment.starts == ("uninformed",) else self.planned.experiment.starts
-        grid: dict[str, Any] = {"alpha": self.planned.size.alphas, "branches": starts, "progress": self.progress}
+        grid: dict[str, Any] = {"alpha": self.planned.size.alphas, "branch": starts, "progress": self.progress}
         if self.planned.size.omegas:
             # as the phase diagram: many points, less exact ones
             coarse = self.problem.with_fields({"integration.standard_error": 1e-2})

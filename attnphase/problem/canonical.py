@@ -38,6 +38,7 @@ class WrittenFormula(str):
         Of the expression.
     """
 
+    __slots__ = ("fingerprint",)
     fingerprint: str
 
     def __new__(cls, text: str, fingerprint: str) -> WrittenFormula:

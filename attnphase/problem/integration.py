@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
+from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
 from attnphase.integration.refinement import Refinement
 from attnphase.problem.kinds import alternatives, one_of
@@ -18,7 +19,15 @@ from attnphase.problem.values import (
 
 __all__ = ["Integration"]
 
-_ALIASES = {"split": "lines"}
+_LEFT = {"split": "lines", "nets": "sobol"}
+
+
+def _known(rule: str) -> str:
+    """Refuse a name that a rule had before."""
+    if rule in _LEFT:
+        other = ' or "lines"' if _LEFT[rule] != "lines" else ""
+        raise ProblemError("integration.rule", f'integration.rule = "{rule}" is no more: write "{_LEFT[rule]}"{other}.')
+    return rule
 
 
 @toml_table("integration", displaces={"rule": ("nodes",)})
@@ -29,9 +38,7 @@ class Integration:
     Parameters
     ----------
     rule
-        ``"auto"``, ``"lines"`` (locates jumps; ``"split"`` is another name, since it splits the teacher's
-        fields where labels jump), ``"nets"`` (points for each value of the teacher's fields),
-        ``"gauss-hermite"``, ``"sobol"`` (scrambled points), or
+        ``"auto"``, ``"lines"`` (locates jumps), ``"gauss-hermite"``, ``"sobol"`` (scrambled points), or
         ``"published"``, the 144 nodes behind the paper's figures.
     standard_error
         Requested relative standard error of q, between 0 and 1.
@@ -39,7 +46,7 @@ class Integration:
         Seed of the scrambled points, 0 or more.
     nodes
         Fixes the number of nodes: for ``"gauss-hermite"`` the nodes in each dimension, from
-        1 to 256; for ``"lines"`` and ``"nets"`` those of each of the teacher's fields; for ``"sobol"``
+        1 to 256; for ``"lines"`` those of each of the teacher's fields; for ``"sobol"``
         the points in each replicate, a power of two up to 2**24.
 
     Raises
@@ -51,9 +58,9 @@ class Integration:
     rule: Annotated[
         str,
         Strict(),
-        AfterValidator(lambda rule: _ALIASES.get(rule, rule)),
+        AfterValidator(_known),
         one_of(RULES),
-        Field(description=alternatives((*RULES, *_ALIASES))),
+        Field(description=alternatives(RULES)),
     ] = "auto"
     standard_error: Annotated[
         float,

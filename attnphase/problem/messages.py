@@ -145,6 +145,8 @@ def _as_problem_error(section: str, cls: type, error: ValidationError) -> Proble
         return ProblemError(place, f"{place} was given too many values: give them by name.")
 
     steps = list(first["loc"])
+    if steps and isinstance(steps[0], int):  # an argument without a name
+        steps[0] = list(cls.__pydantic_fields__)[steps[0]]  # pyright: ignore[reportAttributeAccessIssue]
     unknown = str(steps.pop()) if first["type"] in _UNKNOWN else None
     owner, location, description = _follow(cls, section, steps)
     if unknown is not None:

@@ -13,26 +13,29 @@ is dimensionless.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import tomli_w
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from attnphase import arguments
+from attnphase.arrays import Array
 from attnphase.display import in_markdown
 from attnphase.errors import ProblemError
-from attnphase.problem.attention import PAPER_MIXING, Teacher
+from attnphase.problem.attention import PAPER_MIXING, Student, Teacher
 from attnphase.problem.canonical import canonical_toml
 from attnphase.problem.changes import change
 from attnphase.problem.consistency import check_rule, check_sections
 from attnphase.problem.entries import entry_of
+from attnphase.problem.integration import Integration
 from attnphase.problem.loss import Loss
 from attnphase.problem.messages import shown, toml_table, unknown_key
 from attnphase.problem.own_functions import check_own_functions, sections_of_formulas
+from attnphase.problem.positions import Positions
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.schema import as_plain_dict, sections
 from attnphase.problem.sections import Sections
@@ -85,6 +88,20 @@ class Problem(Sections):
 
     # fields that nobody gave, so that they follow the length in `with_fields`
     _filled_in: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False, hash=False)
+
+    if TYPE_CHECKING:  # sections are read from mappings too
+
+        def __init__(
+            self,
+            tokens: Tokens | Mapping[str, Any] = ...,
+            positions: Positions | Mapping[str, Any] = ...,
+            teacher: Teacher | Mapping[str, Any] = ...,
+            student: Student | Mapping[str, Any] = ...,
+            regularizer: Regularizer | Mapping[str, Any] = ...,
+            integration: Integration | Mapping[str, Any] = ...,
+            loss: Loss | Mapping[str, Any] = ...,
+            metrics: Mapping[str, str | Callable[..., Any]] = ...,
+        ) -> None: ...
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -153,7 +170,7 @@ class Problem(Sections):
         *,
         sigma: float = 0.5,
         strength: float = 0.01,
-        mixing: tuple[tuple[float, ...], ...] | None = None,
+        mixing: Sequence[Sequence[float]] | Array | None = None,
     ) -> Self:
         """Return the paper's problem, at the parameters it varies.
 
@@ -180,9 +197,9 @@ class Problem(Sections):
             A value is out of range.
         """
         return cls(
-            tokens=Tokens(sigma=sigma),
-            teacher=Teacher(omega=omega, mixing=mixing),
-            regularizer=Regularizer(strength=strength),
+            tokens={"sigma": sigma},
+            teacher={"omega": omega, "mixing": mixing},
+            regularizer={"strength": strength},
         )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

@@ -174,7 +174,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _MOST_NAMED = 64
 
 
-def read_named(place: str, value: Any, kind: type[float] | type[str]) -> Named[Any] | None:
+def read_named(place: str, value: Any, kind: type[float | str]) -> Named[Any] | None:
     """A table of numbers, or of texts and functions, by names of the user's own.
 
     Raises

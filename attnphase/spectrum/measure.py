@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from attnphase import arguments
-from attnphase.arrays import Array
+from attnphase.arrays import Array, Numbers
 from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens
 from attnphase.problem.atoms_file import write_atoms
 from attnphase.problem.teacher_priors import EntryLaw
@@ -247,7 +246,7 @@ class Spectrum:
 
     @classmethod
     def isotropic(
-        cls, variance: float | Sequence[float] = 0.25, *, length: int = 2, positions: Any = None, teacher_rank: int = 1
+        cls, variance: Numbers = 0.25, *, length: int = 2, positions: Any = None, teacher_rank: int = 1
     ) -> Spectrum:
         """Return the measure of isotropic covariances.
 
@@ -274,7 +273,7 @@ class Spectrum:
     def power_law(
         cls,
         exponent: float,
-        variance: float | Sequence[float] = 0.25,
+        variance: Numbers = 0.25,
         atoms: int = 32,
         *,
         length: int = 2,

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal, get_args
 
 from attnphase.errors import ProblemError
 
-__all__ = ["BRANCHES", "ERRORS", "Branch", "Identity"]
+__all__ = ["BRANCHES", "ERRORS", "Branch", "BranchName", "Branches", "Identity"]
+
+BranchName = Literal["semantic", "positional", "uninformed", "mixed"]
+"""A branch of fixed points."""
+
+Branches = BranchName | Literal["all"]
+"""One branch, or every branch that a problem has."""
+
+BRANCHES: tuple[BranchName, ...] = get_args(BranchName)
+"""Names of the branches, and of the starts of training."""
 
 ERRORS = 4.0
 """Standard errors within which stated errors hold, as benchmarks/errors.py finds."""
@@ -84,6 +94,3 @@ _BY_NAME = {
         Branch("mixed", semantic=True, positional=True),
     )
 }
-
-BRANCHES = tuple(_BY_NAME)
-"""Names of the branches, and of the starts of training."""

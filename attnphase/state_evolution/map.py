@@ -19,7 +19,6 @@ from attnphase.problem.consistency import has_smooth_law
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.line_rules import rule_at
-from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.norms import conjugates_of_norms, held
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_matrix, whole_and_without
 from attnphase.state_evolution.proximal import Minima
@@ -58,8 +57,6 @@ class StateEvolution:
         system = merged(channel.system.whole, sector.group)
         if system is not channel.system:
             channel = replace(channel, system=system)
-        if channel.rule.nets is not None:
-            channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, sector.group))
         self.channel, self.alpha, self.sector = channel, alpha, sector
         self.prior = channel.system.prior
         self.lift = False
@@ -166,12 +163,9 @@ class StateEvolution:
     def all_nodes(self, x: Array) -> tuple[Channel, Minima]:
         """The channel, evaluated at ``x``, and its minima: with nodes that symmetries spare a rule, and jumps."""
         assert self.minima is not None
-        if not self.channel.rule.latent_first:
+        if self.channel.rule.lines is None:
             return self.channel, self.minima
         channel, identity = replace(self.channel, system=self.system), self.sector.group[:1]
-        if channel.rule.nets is not None:
-            channel = replace(channel, rule=rule_of_nets(self.system, channel.rule, identity))
-            return channel, channel.minima_at(self.unpack(x), Starts.COLD, None)
         overlaps = self.unpack(x)
         channel, solved = self._at_lines(channel, overlaps, channel.law(overlaps), identity, jumps=True)
         return channel, Minima(solved.minima, solved.energies, solved.flags)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -27,9 +27,12 @@ from attnphase.state_evolution.sample_law import SampleLaw
 with loaded_on_use(__name__):
     from derivations.models import metrics
 
-__all__ = ["FEWEST", "BestPredictor", "best_predictor"]
+__all__ = ["FEWEST", "BestPredictor", "PredictorKind", "best_predictor"]
 
-_KINDS = ("constant", "pooled", "positional", "linear")
+PredictorKind = Literal["constant", "pooled", "positional", "linear"]
+"""A kind of predictor."""
+
+_KINDS: tuple[PredictorKind, ...] = get_args(PredictorKind)
 FEWEST, _MOST = 2**14, 2**24  # nodes: coefficients may fit a small share of them alone
 _STREAM = 2  # of a seed's random numbers; the first is that of metrics
 _DEPENDENT = 1e-12  # variance below which a combination of coordinates, in units of their sizes, is rounding
@@ -67,7 +70,7 @@ class BestPredictor:
 
 
 def best_predictor(
-    problem: Problem, label: str | Callable[..., Any], kind: str, *, nodes: int = 2**16
+    problem: Problem, label: str | Callable[..., Any], kind: PredictorKind, *, nodes: int = 2**16
 ) -> BestPredictor:
     """Return the mean squared error of the best predictor of a scalar label, for infinitely many samples.
 

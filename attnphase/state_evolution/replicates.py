@@ -70,7 +70,6 @@ def variations(
     x: Array,
     gauges: Sequence[StateEvolution],
     measured: dict[str, Array] | None = None,
-    alike: int = 1,
 ) -> Variations:
     """What the replicates say at a point.
 
@@ -81,8 +80,6 @@ def variations(
         scatter, if it has any, further ones: two rules may agree by chance.
     measured : dict, optional
         What the map's replicates measure at ``x``, where that is known.
-    alike : int
-        How many of the gauges each tell the whole error: their distances are averaged.
 
     Raises
     ------
@@ -101,7 +98,7 @@ def variations(
         others.append(_columns(gauge, known))
     scatter = [gauge.channel.rule.randomised for gauge in gauges]
     theirs = zip(*others, strict=True)
-    return Variations(*(rows_against(*both, scatter, alike) for both in zip(own, theirs, strict=True)))
+    return Variations(*(rows_against(*both, scatter) for both in zip(own, theirs, strict=True)))
 
 
 def _columns(map_: StateEvolution, measured: dict[str, Array] | None) -> tuple[Array, Array, Array]:
@@ -110,19 +107,17 @@ def _columns(map_: StateEvolution, measured: dict[str, Array] | None) -> tuple[A
     return packed_images(measured, map_), flatten(measured), map_.alpha * map_.last.envelope
 
 
-def rows_against(own: Array, others: Sequence[Array], scatter: Sequence[bool], alike: int) -> Array:
+def rows_against(own: Array, others: Sequence[Array], scatter: Sequence[bool]) -> Array:
     """Distances of other rules' means to those of a rule (S, ...), as rows, and their own scatter where they have any.
 
     Parameters
     ----------
     scatter : sequence of bool
         Which of the others are randomised.
-    alike : int
-        See `variations`.
     """
     rows: list[Array] = []
     for other, randomised in zip(others, scatter, strict=True):
-        rows.append((other.mean(axis=0) - own.mean(axis=0))[None] / np.sqrt(alike))
+        rows.append((other.mean(axis=0) - own.mean(axis=0))[None])
         if randomised:
             rows.append(rows_of(other))
     return np.concatenate(rows)

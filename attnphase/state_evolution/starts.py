@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
@@ -17,6 +19,7 @@ from attnphase.state_evolution.sizes import Sizes
 
 __all__ = [
     "SMALL_SIGNAL",
+    "branches_named",
     "branches_of",
     "check_start",
     "has_directions",
@@ -47,6 +50,19 @@ def branches_of(problem: Problem) -> list[str]:
         for branch in map(Branch.named, BRANCHES)
         if (encoded or not branch.positional) and problem.student.rank >= branch.least_rank
     ]
+
+
+def branches_named(problem: Problem, branch: Any) -> tuple[list[str], bool]:
+    """The branches that an argument names, one or ``"all"`` of the problem, and whether it names all.
+
+    Raises
+    ------
+    ProblemError
+        It names none.
+    """
+    if arguments.word("branch", branch, (*BRANCHES, "all")) == "all":
+        return branches_of(problem), True
+    return [branch], False
 
 
 def initial_overlaps(problem: Problem, branch: str) -> Overlaps:

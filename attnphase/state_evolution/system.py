@@ -283,7 +283,7 @@ class System:
     def refinement(self, max_nodes: int) -> Refinement:
         """The integration rules of all but solves, that may use so many nodes.
 
-        Lines and nets have their nodes at a fixed point, where a solve looks for them; all else takes those of "auto".
+        Lines have their nodes at a fixed point, where a solve looks for them; all else takes those of "auto".
         """
         integration = self.problem.integration
         if integration.form.of_solves_alone:

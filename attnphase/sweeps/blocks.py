@@ -20,23 +20,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.files import save_dataset
 from attnphase.data.outcomes import of_lines, of_sweep, warned
 from attnphase.errors import AttnphaseError, DatasetError, ProblemError
 from attnphase.files.reading import LARGEST_TEXT, read_input
 from attnphase.files.writing import check_dataset, check_folder, write_file
-from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.settings import SolverSettings, solver_settings
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Branches, BranchName
 from attnphase.sweeps.cost import seconds_of
 from attnphase.sweeps.description import Description, listed
 from attnphase.sweeps.grid import (
     axes_of,
     check_caller,
-    checked_settings,
     joined,
     lines_of,
     number_of_workers,
@@ -153,9 +153,9 @@ class Plan:
 
 def plan_sweep(
     problem: Problem,
-    alpha: float | Sequence[float] | np.ndarray,
-    omega: float | Sequence[float] | np.ndarray | None = None,
-    branches: str | Sequence[str] = ("semantic", "positional"),
+    alpha: Numbers,
+    omega: Numbers | None = None,
+    branch: Branches | Sequence[BranchName] = ("semantic", "positional"),
     *,
     blocks: int,
     folder: str | os.PathLike[str],
@@ -169,7 +169,7 @@ def plan_sweep(
     ----------
     problem : Problem
         Gives all fields that the grid does not vary.
-    alpha, omega, branches, fields, settings : optional except alpha
+    alpha, omega, branch, fields, settings : optional except alpha
         As for `sweep`.
     blocks : int
         Number of blocks, at most the number of lines.
@@ -191,10 +191,10 @@ def plan_sweep(
         The folder has another plan, or cannot be written to.
     """
     problem = arguments.instance("problem", problem, Problem)
-    settings = checked_settings(settings)
+    settings = solver_settings(settings)
     number = arguments.whole("blocks", blocks, 1, MOST_SHARES)
     path, force = check_folder(folder), arguments.flag("force", force)
-    plan = Plan.of(problem, axes_of(alpha, omega, branches, fields), settings, number)
+    plan = Plan.of(problem, axes_of(problem, alpha, omega, branch, fields), settings, number)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     with at_the_door(path):

@@ -8,10 +8,11 @@ from typing import Any
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.build import from_thresholds
 from attnphase.data.outcomes import of_thresholds, warned
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities
+from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities, solver_settings
 from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.fixed_points.transitions import thresholds_of
 from attnphase.problem.problem import Problem
@@ -26,9 +27,9 @@ _STEPS, _MORE_STEPS = 4, 4  # of one value: two branches and two thresholds, and
 
 def thresholds(
     problem: Problem,
-    omega: float | Sequence[float] | None = None,
-    *,
     alpha: tuple[float, float] | None = None,
+    omega: Numbers | None = None,
+    *,
     fields: Mapping[str, Any] | None = None,
     transitions: bool = False,
     settings: SolverSettings | None = None,
@@ -47,10 +48,10 @@ def thresholds(
     ----------
     problem : Problem
         The values of `omega` or `fields` replace its own.
-    omega : float or sequence of float, optional
-        Distinct, from 0 to 1; the problem's own by default.
     alpha : (float, float), optional
         Range of the search; by default 0.2 to 3, and 0.01 to 3 for the transitions.
+    omega : float or sequence of float, optional
+        Distinct, from 0 to 1; the problem's own by default.
     fields : mapping, optional
         Another field than omega, by its name in the TOML, and its values.
     transitions : bool
@@ -75,7 +76,7 @@ def thresholds(
     arguments.instance("problem", problem, Problem)
     crossings, ends = (_CROSSINGS, _TRANSITIONS) if alpha is None else (_range(alpha),) * 2
     transitions = arguments.flag("transitions", transitions)
-    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    settings = solver_settings(settings)
     if on_step is not None:
         arguments.function("on_step", on_step)
     shown = arguments.flag_or_none("progress", progress)

@@ -7,19 +7,20 @@ from typing import Any
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.build import from_curve, from_solutions
-from attnphase.data.outcomes import of_points, warned
-from attnphase.errors import NotFoundError, SolverError
-from attnphase.fixed_points.continuation import follow_field
+from attnphase.data.curves import from_curves, from_solutions
+from attnphase.data.outcomes import of_left_out, of_points, told_of, warned
+from attnphase.data.starts import overlaps_of, start_for
+from attnphase.errors import AttnphaseError, NotFoundError, ProblemError, SolverError
+from attnphase.fixed_points.continuation import Curve, follow_field
 from attnphase.fixed_points.deflation import solutions_of
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.setting import increasing, start_of, start_value
-from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity, solver_settings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
-from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.branches import Branches
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import branches_of, check_start, initial_overlaps
+from attnphase.state_evolution.starts import branches_named, branches_of, check_start, initial_overlaps
 
 __all__ = ["follow", "solutions"]
 
@@ -28,12 +29,13 @@ _MOST_STARTS = 1000
 
 def follow(
     problem: Problem,
+    alpha: float | None = None,
     field: str = "alpha",
     between: tuple[float, float] = (0.2, 2.0),
+    branch: Branches = "semantic",
     *,
-    alpha: float | None = None,
-    branch: str = "semantic",
-    start: float | Overlaps | BranchPoint | None = None,
+    at: float | None = None,
+    start: xr.Dataset | Overlaps | BranchPoint | None = None,
     settings: SolverSettings | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -45,17 +47,20 @@ def follow(
     Parameters
     ----------
     problem : Problem
+    alpha : float, optional
+        Sample complexity n/d, if `field` is another field.
     field : str
         "alpha", or a field of the problem that is one real number, by its name in the TOML.
     between : (float, float)
         Range of the field.
-    alpha : float, optional
-        Sample complexity n/d, if `field` is another field.
-    branch : {"semantic", "positional", "uninformed", "mixed"}
-    start : float, Overlaps or BranchPoint, optional
+    branch : {"semantic", "positional", "uninformed", "mixed", "all"}
+        "all": every branch of the problem that exists where the curves start.
+    at : float, optional
         Value of the field at which the curve starts. For alpha the default is the upper end of the range; for another
-        field it is the problem's own value, or the nearest end of the range. Or a point near a fixed point at this
-        default, which need not be stable.
+        field it is the problem's own value, or the nearest end of the range.
+    start : xarray.Dataset, Overlaps or BranchPoint, optional
+        Where the iteration starts, near a fixed point at this value, which need not be stable; for example the result
+        of `solve`.
     settings : SolverSettings, optional
     progress : bool, optional
         Show the progress on standard error.
@@ -63,8 +68,8 @@ def follow(
     Returns
     -------
     xarray.Dataset
-        Variables of points over ``arclength``. ``unstable_directions`` is above 0 at unstable points, and ``turn``
-        marks folds.
+        Variables of points over ``arclength``, or with "all" over ``branch`` and ``point``, where shorter curves end in
+        points that are ``not_computed``. ``unstable_directions`` is above 0 at unstable points, ``turn`` marks folds.
 
     Raises
     ------
@@ -74,28 +79,29 @@ def follow(
         It is not decided whether the branch exists at the start.
     """
     arguments.instance("problem", problem, Problem)
-    branch = arguments.word("branch", branch, BRANCHES)
-    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
-    low, high = increasing(between)
-    overlaps = start.restart.overlaps if isinstance(start, BranchPoint) else start
-    value: float | None = None
-    if overlaps is not None and not isinstance(overlaps, Overlaps):
-        value, overlaps = start_value(overlaps, field, (low, high)), None
-    setting = start_of(problem, field, alpha, (low, high), value)
+    names, several = branches_named(problem, branch)
+    settings, (low, high) = solver_settings(settings), increasing(between)
+    setting = start_of(problem, field, alpha, (low, high), None if at is None else start_value(at, field, (low, high)))
     check_affordable(setting.problem)
-    if overlaps is not None:
-        check_start(setting.problem, overlaps, initial_overlaps(setting.problem, branch))
+    starts = {name: overlaps_of(start_for(start, setting.problem, name)) for name in names}
+    for name, overlaps in starts.items():
+        if overlaps is not None:
+            check_start(setting.problem, overlaps, initial_overlaps(setting.problem, name))
+    found, left_out = list[Curve](), list[AttnphaseError]()
     with progress_line(progress, "following", total=1.0, before="where the curve ends inside the range") as line:
-        watched: dict[str, Any] = {"callback": line.callback, "advance": line.reach}
-        try:
-            found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, **watched)
-        except NotFoundError:
-            raise
-        except ArithmeticError as error:
-            raise SolverError(
-                f"the {branch} branch cannot be followed from {field} = {setting.value:g}: start elsewhere."
-            ) from error
-    return warned(from_curve(found, field, setting.problem), of_points)
+        watched: dict[str, Any] = {"callback": line.callback, "advance": line.reach, "settings": settings}
+        for name in names:
+            try:
+                found.append(follow_field(setting, name, (low, high), start=starts[name], **watched))
+            except (ProblemError, NotFoundError) as error:
+                left_out.append(error)
+            except ArithmeticError as error:
+                where = f"from {field} = {setting.value:g}: start elsewhere."
+                raise SolverError(f"the {name} branch cannot be followed {where}") from error
+    if not found:
+        raise left_out[-1]
+    ds = from_curves(found, field, setting.problem, several=several).assign_attrs(told_of(left_out))
+    return warned(ds, lambda ds: [*of_left_out(ds), *of_points(ds)])
 
 
 def solutions(
@@ -142,7 +148,7 @@ def solutions(
     alpha = sample_complexity("alpha", alpha)
     starts = arguments.whole("starts", starts, 0, _MOST_STARTS)
     seed = arguments.whole("seed", seed, 0)
-    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    settings = solver_settings(settings)
     check_affordable(problem)
     with progress_line(progress, "searching", len(branches_of(problem)) + starts, unit="starts") as line:
         watched = {"callback": line.callback, "advance": line.reach}

@@ -27,21 +27,22 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_lines
 from attnphase.data.files import save_dataset
 from attnphase.data.outcomes import of_sweep, warned
 from attnphase.errors import ProblemError, SweepError
 from attnphase.files.writing import check_dataset
-from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
+from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities, solver_settings
 from attnphase.kernels.compiler import are_intact, kernels_for
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.entries import value_of
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import COMPILING, ProgressLine, progress_line
 from attnphase.processes.threads import available_cores
-from attnphase.state_evolution.branches import BRANCHES
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.branches import BRANCHES, Branches, BranchName
+from attnphase.state_evolution.starts import branches_of, initial_overlaps
 from attnphase.sweeps.cluster import cluster_at
 from attnphase.sweeps.description import Description
 from attnphase.sweeps.line import Line
@@ -56,7 +57,6 @@ __all__ = [
     "Solve",
     "axes_of",
     "check_caller",
-    "checked_settings",
     "joined",
     "lines_of",
     "number_of_workers",
@@ -74,9 +74,9 @@ _MAX_LINES, _MAX_POINTS = 10**6, 10**7
 
 def sweep(
     problem: Problem,
-    alpha: float | Sequence[float] | np.ndarray,
-    omega: float | Sequence[float] | np.ndarray | None = None,
-    branches: str | Sequence[str] = ("semantic", "positional"),
+    alpha: Numbers,
+    omega: Numbers | None = None,
+    branch: Branches | Sequence[BranchName] = ("semantic", "positional"),
     *,
     fields: Mapping[str, Any] | None = None,
     settings: SolverSettings | None = None,
@@ -99,8 +99,8 @@ def sweep(
         Sample complexities n/d, positive and distinct.
     omega : float or sequence of float, optional
         Values of the field ``teacher.omega``; by default the problem's own.
-    branches : str or sequence of str
-        Among "semantic", "positional", "uninformed", "mixed".
+    branch : {"semantic", "positional", "uninformed", "mixed", "all"} or sequence of str
+        One branch or several; "all": every branch that `problem` has.
     fields : mapping, optional
         Values of further fields of the problem, by their name in the TOML: numbers, words or truth values. Fields that
         change the sizes of the order parameters are refused.
@@ -147,10 +147,10 @@ def sweep(
     if scheduler is None:
         check_caller(workers)
     problem = arguments.instance("problem", problem, Problem)
-    settings = checked_settings(settings)
+    settings = solver_settings(settings)
     options = _Options.of(refine, workers, scheduler, output, resume, force, progress)
     options = replace(options, shard=check_shard(shard))
-    lines, swept = lines_of(problem, axes_of(alpha, omega, branches, fields), settings)
+    lines, swept = lines_of(problem, axes_of(problem, alpha, omega, branch, fields), settings)
     return warned(_swept(problem, lines, swept, options), lambda ds: of_sweep(ds, problem))
 
 
@@ -161,18 +161,6 @@ def check_caller(workers: Any) -> None:
     # while a starting worker imports the user's script, that is __mp_main__ and not yet __main__
     if sys.modules.get("__mp_main__") is not sys.modules["__main__"]:
         raise SystemExit(STARTED_AGAIN)
-
-
-def checked_settings(settings: Any) -> SolverSettings:
-    """The settings of an argument, or the default ones.
-
-    Raises
-    ------
-    ProblemError
-        It is something else.
-    """
-    how = "write SolverSettings(tolerance=1e-6)"
-    return SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings, how)
 
 
 def number_of_workers(workers: Any) -> int:
@@ -329,19 +317,17 @@ def solved_lines(
     return [work.finished[i] for i in range(len(lines))]
 
 
-def axes_of(alpha: Any, omega: Any, branches: Any, fields: Any) -> dict[str, list[Any]]:
+def axes_of(problem: Problem, alpha: Any, omega: Any, branch: Any, fields: Any) -> dict[str, list[Any]]:
     """Values along each dimension, in their order."""
     given = (
         {} if fields is None else arguments.mapping("fields", fields, "a mapping from fields of the problem to values")
     )
-    for name, argument in (("alpha", "alpha"), ("branch", "branches")):
+    for name in ("alpha", "branch"):
         if name in given:
-            raise ProblemError(
-                name, f"{name} is not a field of the problem: give it as the argument {argument} of sweep."
-            )
+            raise ProblemError(name, f"{name} is not a field of the problem: give it as the argument {name} of sweep.")
     if "teacher.omega" in given and omega is not None:
         raise ProblemError("teacher.omega", "teacher.omega is given twice: as omega and among the fields.")
-    varied = [values for values in (omega, branches, *given.values()) if values is not None]
+    varied = [values for values in (omega, branch, *given.values()) if values is not None]
     lines = math.prod(map(_count, varied))
     if lines > _MAX_LINES or lines * _count(alpha) > _MAX_POINTS:
         raise ProblemError(
@@ -349,7 +335,10 @@ def axes_of(alpha: Any, omega: Any, branches: Any, fields: Any) -> dict[str, lis
             f"the grid has {lines * _count(alpha)} points in {lines} lines, but may have {_MAX_POINTS} in {_MAX_LINES}:"
             " sweep it in parts.",
         )
-    swept: dict[str, list[Any]] = {"branch": list(arguments.words("branches", branches, BRANCHES))}
+    one = arguments.word("branch", branch, (*BRANCHES, "all")) if isinstance(branch, str) else None
+    every = one == "all"
+    names = branches_of(problem) if every else arguments.words("branch", branch, BRANCHES)
+    swept: dict[str, list[Any]] = {"branch": list(names)}
     if omega is not None:
         swept["teacher.omega"] = list(arguments.numbers("omega", omega, lambda _: True, "a number from 0 to 1"))
     for name, values in given.items():

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnphase import arguments
 from attnphase.data.build import from_points
 from attnphase.data.outcomes import of_branches, of_points, warned
-from attnphase.data.starts import start_in
+from attnphase.data.starts import start_for
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity, solver_settings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
-from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.branches import Branches
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import branches_of
+from attnphase.state_evolution.starts import branches_named
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,18 +27,10 @@ __all__ = ["labelled", "solve", "solved"]
 def solve(
     problem: Problem,
     alpha: float,
-    branch: str = "semantic",
+    branch: Branches = "semantic",
     *,
     start: xr.Dataset | Overlaps | BranchPoint | None = None,
-    method: str = "newton",
-    tolerance: float = 1e-7,
-    max_maps: int = 1000,
-    max_nodes: int = 2**18,
-    threads: int | None = None,
-    backend: str = "numba",
-    stability: bool = True,
-    identity: bool = True,
-    max_seconds: float | None = None,
+    settings: SolverSettings | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Solve the state-evolution equations of a problem at one sample complexity.
@@ -54,9 +46,8 @@ def solve(
         Without `start`, it determines the starting point; "mixed" needs a student of rank 2 or more. "all" solves every
         branch of the problem.
     start : xarray.Dataset, Overlaps or BranchPoint, optional
-        Start of the iteration, for example the result of a `solve` that ended at a limit.
-    method, tolerance, max_maps, max_nodes, threads, backend, stability, identity, max_seconds : optional
-        As the attributes of `SolverSettings`.
+        Where the iteration starts, for example the result of a `solve` that ended at a limit.
+    settings : SolverSettings, optional
     progress : bool, optional
         Show the progress of a solve that takes longer than a second on standard error.
 
@@ -83,10 +74,7 @@ def solve(
     (0.0014, 0)
     """
     arguments.instance("problem", problem, Problem)
-    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
-    settings = SolverSettings(
-        method, tolerance, max_maps, max_nodes, threads, backend, stability, identity, max_seconds
-    )
+    alpha, settings = sample_complexity("alpha", alpha), solver_settings(settings)
     points = solved(problem, alpha, branch, settings, start=start, progress=progress)
     return warned(labelled(points, branch), lambda ds: [*of_branches(points), *of_points(ds)])
 
@@ -100,20 +88,15 @@ def solved(
     start: xr.Dataset | Overlaps | BranchPoint | None = None,
     progress: bool | None = None,
 ) -> list[BranchPoint]:
-    """The points of `solve`, of checked arguments, before they are labelled, for which xarray must be imported."""
-    names = branches_of(problem) if branch == "all" else [branch]
+    """The points of `solve`, of other arguments that are checked, before they are labelled by xarray."""
+    names, _ = branches_named(problem, branch)
     with progress_line(progress, "solving") as line:
         return [
             solve_point(
-                problem, alpha, name, start=_start(start, problem, name), settings=settings, callback=line.callback
+                problem, alpha, name, start=start_for(start, problem, name), settings=settings, callback=line.callback
             )
             for name in names
         ]
-
-
-def _start(start: Any, problem: Problem, branch: str) -> Any:
-    """Where a branch starts, in the solver's terms."""
-    return start_in(start, problem, branch) if hasattr(start, "data_vars") else start
 
 
 def labelled(points: Sequence[BranchPoint], branch: str) -> xr.Dataset:

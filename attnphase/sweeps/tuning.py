@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import product
 
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.derivatives import from_optima, from_sensitivities
 from attnphase.data.outcomes import of_branches, of_optima, of_points, warned
-from attnphase.fixed_points.optimum import LOWEST, METRICS
+from attnphase.fixed_points.optimum import LOWEST, METRICS, Lowest
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting, setting_of, tuned_range
-from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities, sample_complexity
+from attnphase.fixed_points.settings import (
+    SolverSettings,
+    check_affordable,
+    sample_complexities,
+    sample_complexity,
+    solver_settings,
+)
 from attnphase.fixed_points.tuning import Optimum, optimum_at
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
-from attnphase.state_evolution.branches import BRANCHES
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.branches import BRANCHES, Branches
+from attnphase.state_evolution.starts import branches_of, initial_overlaps
 from attnphase.sweeps.points import solved
 
 __all__ = ["sensitivity", "tune"]
@@ -26,9 +33,9 @@ __all__ = ["sensitivity", "tune"]
 def sensitivity(
     problem: Problem,
     alpha: float,
-    branch: str = "semantic",
+    field: str,
+    branch: Branches = "semantic",
     *,
-    of: str,
     settings: SolverSettings | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -41,9 +48,9 @@ def sensitivity(
     problem : Problem
     alpha : float
         Sample complexity n/d, positive.
-    branch : {"semantic", "positional", "uninformed", "mixed", "all"}
-    of : str
+    field : str
         "alpha", or a field of the problem that is one real number, by its name in the TOML.
+    branch : {"semantic", "positional", "uninformed", "mixed", "all"}
     settings : SolverSettings, optional
     progress : bool, optional
         Show the progress on standard error.
@@ -61,21 +68,20 @@ def sensitivity(
         An argument is wrong; the message names it.
     """
     arguments.instance("problem", problem, Problem)
-    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
-    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
-    setting_of("of", problem, of, alpha)
+    alpha, settings = sample_complexity("alpha", alpha), solver_settings(settings)
+    setting_of("field", problem, field, alpha)
     points = solved(problem, alpha, branch, settings, progress=progress)
-    ds = from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+    ds = from_sensitivities([sensitivity_at(point, field, settings) for point in points], branch)
     return warned(ds, lambda ds: [*of_branches(points), *of_points(ds)])
 
 
 def tune(
     problem: Problem,
-    over: str = "regularizer.strength",
+    alpha: Numbers,
+    field: str = "regularizer.strength",
     metric: str = "test_error",
+    branch: Branches | Lowest = "semantic",
     *,
-    alpha: float | Sequence[float],
-    branch: str = "semantic",
     between: tuple[float, float] | None = None,
     settings: SolverSettings | None = None,
     progress: bool | None = None,
@@ -88,14 +94,14 @@ def tune(
     Parameters
     ----------
     problem : Problem
-    over : str
+    alpha : float or sequence of float
+        Sample complexities n/d.
+    field : str
         A field of the problem that is one real number, by its name in the TOML.
     metric : str
         "test_error", "training_loss", "weight_norm", or a test metric by its name in the problem's ``metrics``.
-    alpha : float or sequence of float
-        Sample complexities n/d.
-    branch : {"semantic", "positional", "uninformed", "mixed", "lowest"}
-        "lowest": the branch of lowest training loss, at each value of the field.
+    branch : {"semantic", "positional", "uninformed", "mixed", "all", "lowest"}
+        "all": each branch of the problem. "lowest": the branch of lowest training loss, at each value of the field.
     between : (float, float), optional
         Range of the field; by default from 1/100 to 100 times the problem's value.
     settings : SolverSettings, optional
@@ -105,7 +111,8 @@ def tune(
     Returns
     -------
     xarray.Dataset
-        Over ``alpha``: the optimum, the metric there, and the flag ``status``, which tells where the optimum lies.
+        Over ``alpha``, with "all" over ``branch`` too: the optimum, the metric there, and the flag ``status``, which
+        tells where the optimum lies.
 
     Raises
     ------
@@ -115,18 +122,23 @@ def tune(
     arguments.instance("problem", problem, Problem)
     alphas = sample_complexities("alpha", alpha)
     arguments.word("metric", metric, (*METRICS, *problem.metrics))
-    branch = arguments.word("branch", branch, (*BRANCHES, LOWEST))
-    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
-    setting, ends = tuned_range(problem, over, between, alphas[0])
+    several = arguments.word("branch", branch, (*BRANCHES, "all", LOWEST)) == "all"
+    names = branches_of(problem) if several else [branch]
+    settings = solver_settings(settings)
+    setting, ends = tuned_range(problem, field, between, alphas[0])
     check_affordable(setting.problem)
     if branch != LOWEST:
-        initial_overlaps(setting.problem, branch)
-    found: dict[float, Optimum] = {}
+        for name in names:
+            initial_overlaps(setting.problem, name)
+    found: dict[tuple[str, float], Optimum] = {}
     measured = metric if metric in METRICS else f"metric_{metric}"
-    with progress_line(progress, "tuning", total=len(alphas)) as line:
-        for one in sorted(alphas, reverse=True):
-            here, callback = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.callback)
-            found[one] = optimum_at(here, branch, measured, ends, settings, callback=callback)
+    with progress_line(progress, "tuning", total=len(names) * len(alphas)) as line:
+        for name, one in product(names, sorted(alphas, reverse=True)):
+            where = f"{name}, alpha = {one:g}" if several else f"alpha = {one:g}"
+            here, callback = Setting(setting.problem, one, field), within(where, line.callback)
+            found[name, one] = optimum_at(here, name, measured, ends, settings, callback=callback)
             line.reach(len(found))
-    ds = from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)
+    place = {"branch": names} if several else {}
+    optima = [found[name, one] for name, one in product(names, alphas)]
+    ds = from_optima(optima, problem, names[0], place | {"alpha": alphas}, field, metric)
     return warned(ds, lambda ds: of_optima(ds, problem))

@@ -24,7 +24,7 @@ _counters: SharedArray[Any] | None = None
 
 def prepare(reader: Connection, counters: SharedArray[Any]) -> None:
     """Begin a worker: it ends when nobody writes to ``reader`` any more, and leaves Ctrl-C to its parent."""
-    global _counters  # the only way for a pool's initializer to hand something to the tasks
+    global _counters  # noqa: PLW0603  the only way for a pool's initializer to hand something to the tasks
     _counters = counters
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
 

@@ -210,7 +210,7 @@ def _reason(error: ForeignError) -> str:
         )
     if instead:
         return f"the function fails on symbols{where}: take {instead} of attnphase.functions."
-    remedy = ", write it with + - * / ** and attnphase.functions" if re.search("symbol|expression", text, re.I) else ""
+    remedy = ", write it with + - * / ** and attnphase.functions" if re.search("(?i)symbol|expression", text) else ""
     return f"the function fails on symbols{where}: {text}{remedy}."
 
 

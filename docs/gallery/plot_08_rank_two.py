@@ -13,7 +13,7 @@ import attnphase as ap
 problem = ap.Problem().with_fields({"student.rank": 2, "integration.rule": "sobol", "integration.nodes": 32})
 alphas = np.linspace(0.6, 2.2, 5).tolist()
 branches = ["semantic", "positional", "mixed"]
-theory = ap.sweep(problem, alpha=alphas, branches=branches, workers=1)
+theory = ap.sweep(problem, alpha=alphas, branch=branches, workers=1)
 
 figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for branch, style in zip(branches, ("o-", "s--", "D-."), strict=True):

@@ -20,7 +20,7 @@ figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for probability, style in ((0.5, "o-"), (0.8, "s--"), (1.0, "D-.")):
     law = {"kind": "same", "probability": probability}
     problem = ap.Problem().with_fields(fields | {"tokens.law": law})
-    line = ap.sweep(problem, alpha=alphas, branches="semantic", workers=1).squeeze()
+    line = ap.sweep(problem, alpha=alphas, branch="semantic", workers=1).squeeze()
     line = line.where(line.status == 0)  # leave out points that did not converge
     axes.errorbar(alphas, 1e3 * line.test_error, 1e3 * line.test_error_stderr, fmt=style, label=f"same: {probability}")
 axes.set(xlabel=r"$\alpha$", ylabel=r"$10^3 \epsilon_g$")

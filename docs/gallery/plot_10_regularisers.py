@@ -12,9 +12,7 @@ import attnphase as ap
 
 problem = ap.Problem().with_fields({"regularizer.kind": "lasso", "integration.rule": "sobol", "integration.nodes": 32})
 strengths = np.geomspace(0.002, 0.0125, 5).tolist()
-line = ap.sweep(
-    problem, alpha=2.0, branches="semantic", fields={"regularizer.strength": strengths}, workers=1
-).squeeze()
+line = ap.sweep(problem, alpha=2.0, branch="semantic", fields={"regularizer.strength": strengths}, workers=1).squeeze()
 line = line.where(line.status == 0)  # leave out points that did not converge
 
 figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")

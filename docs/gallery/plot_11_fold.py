@@ -12,7 +12,7 @@ import numpy as np
 import attnphase as ap
 
 problem = ap.Problem().with_fields({"tokens.sigma": 0.6, "integration.rule": "sobol", "integration.nodes": 256})
-curve = ap.follow(problem, "alpha", (6.5, 9.0), branch="positional")
+curve = ap.follow(problem, field="alpha", between=(6.5, 9.0), branch="positional")
 size = np.abs(curve.m.isel(token=0, row=0))
 stable = curve.unstable_directions == 0
 

@@ -16,7 +16,9 @@ problem = ap.Problem.paper(omega=0.3)
 coarse = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
 theory = ap.sweep(coarse, alpha=np.linspace(0.2, 2.0, 10).tolist(), workers=1)
 alphas = [0.1, 0.2, 0.3, 0.4, 0.48, 0.51, 2.0]
-optimal = ap.optimal(problem, alpha=alphas, start="uninformed", thresholds=True, max_nodes=4096)
+optimal = ap.bayes_optimal(
+    problem, alpha=alphas, start="uninformed", thresholds=True, settings=ap.SolverSettings(max_nodes=4096)
+)
 
 figure, axes = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
 for branch, colour, style in (("semantic", "#0072B2", "o-"), ("positional", "#D55E00", "s--")):

@@ -12,7 +12,7 @@ import numpy as np
 import attnphase as ap
 
 problem = ap.Problem.paper(omega=0.3)
-path = ap.flow(problem, "semantic=0.05,positional=0.05,noise=0.05", learning_rate=1.0, until=150.0).squeeze()
+path = ap.sgd_flow(problem, "semantic=0.05,positional=0.05,noise=0.05", learning_rate=1.0, until=150.0).squeeze()
 
 figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 axes.plot(path.time, np.abs(path.m.isel(token=0)), "s--", color="#D55E00", ms=2, label="$|m|$")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +28,10 @@ COARSE = {"integration.rule": "sobol", "integration.nodes": 64}
 CONTROLLED = ("training_loss", "test_error", "weight_norm")
 
 
-def solved(problem: Problem, branches: tuple[str, ...]) -> xr.Dataset:
+def solved(problem: Problem, branches: tuple[Any, ...]) -> xr.Dataset:
     """The theory at alpha = 2, good enough that the runs' errors decide."""
     moderate = problem.with_fields({"integration.standard_error": 5e-3})
-    theory = ap.sweep(moderate, alpha=[2.0], branches=branches, workers=1)
+    theory = ap.sweep(moderate, alpha=[2.0], branch=branches, workers=1)
     assert not theory["status"].any()
     return theory
 

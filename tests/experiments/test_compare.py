@@ -208,7 +208,7 @@ def test_theory_from_a_sweep_and_other_integration_rules_fit():
     runs = experiment(PAPER, ["semantic"])
     other = PAPER.with_fields({"integration.nodes": 128, "teacher.omega": 0.1})
     fields = {"teacher.noise": [0.0, 0.02]}  # a problem's text does not say that there is none
-    grid = ap.sweep(other, alpha=[1.9, 2.0], omega=[0.2, 0.3], fields=fields, branches=("semantic",), workers=1)
+    grid = ap.sweep(other, alpha=[1.9, 2.0], omega=[0.2, 0.3], fields=fields, branch=("semantic",), workers=1)
     comparison = compare(grid, runs)
     loss = next(q for q in comparison.quantities if q.name == "training_loss")
     assert loss.theory == float(grid["training_loss"].sel(omega=0.3, noise=0.0, alpha=2.0, branch="semantic"))
@@ -228,7 +228,7 @@ def test_what_does_not_belong_together_is_refused(paper_point, tmp_path):
         compare(ap.solve(PAPER, 1.9), runs)
     with pytest.raises(CompareError, match=r'the theory has no branch "positional", where the experiment starts'):
         compare(paper_point, experiment(PAPER, ["positional"]))
-    grid = ap.sweep(PAPER, alpha=[2.0], omega=[0.2], branches=("semantic",), workers=1)
+    grid = ap.sweep(PAPER, alpha=[2.0], omega=[0.2], branch=("semantic",), workers=1)
     with pytest.raises(CompareError, match=r"the theory has no omega = 0\.3, which the experiment has"):
         compare(grid, runs)
     theory, experiment_file = tmp_path / "theory.nc", tmp_path / "runs.nc"
@@ -264,7 +264,7 @@ def test_numbers_that_nobody_computed_are_refused(paper_point, name, place):
 def test_the_figure_over_alpha_has_all_of_the_theory():
     """Its line ran through the sample complexities of the runs alone."""
     problem = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 32})
-    theory = ap.sweep(problem, alpha=[1.4, 1.9, 2.3], branches=["semantic"], workers=1)
+    theory = ap.sweep(problem, alpha=[1.4, 1.9, 2.3], branch=["semantic"], workers=1)
     runs = ap.simulate(problem, [1.4, 2.3], dimension=30, seeds=2, start="semantic")
     axes = comparison_figure(compare(theory, runs)).axes
     for ax, name, index in ((axes[0], "training_loss", ()), (axes[3], "q", (0, 0, 0))):

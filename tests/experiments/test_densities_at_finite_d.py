@@ -92,7 +92,7 @@ def test_a_density_changes_what_is_measured():
 def test_training_agrees_with_theory():
     """Of labels with a mean that they have not under the Gaussian law, in standard errors."""
     runs = ap.simulate(ONE, 2.3, "semantic", 400, 8).squeeze()
-    theory = ap.solve(ONE, 2.3, stability=False).squeeze()
+    theory = ap.solve(ONE, 2.3, settings=ap.SolverSettings(stability=False)).squeeze()
     for name in ("training_loss", "test_error", "q", "theta", "metric_product"):
         each, expected = runs[name].values.ravel(), theory[name].item()
         # of order 1/d is what finite d leaves

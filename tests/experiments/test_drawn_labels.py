@@ -79,7 +79,9 @@ LABELS = {
 @pytest.mark.parametrize("name", LABELS)
 def test_drawn_labels_are_those_of_quadrature(name: str):
     loss, noise, probability = LABELS[name]
-    point = ap.solve(problem_of(loss, noise, 2e-3), alpha=ALPHA, branch="semantic", threads=1)
+    point = ap.solve(
+        problem_of(loss, noise, 2e-3), alpha=ALPHA, branch="semantic", settings=ap.SolverSettings(threads=1)
+    )
     assert int(point.status) == 0
     for key, value in by_quadrature(probability).items():
         own, error = point[key].item(), point[f"{key}_stderr"].item()
@@ -90,7 +92,7 @@ def test_drawn_labels_are_those_of_quadrature(name: str):
 def test_students_are_trained_on_drawn_labels():
     pytest.importorskip("torch")
     problem = problem_of(logistic, 1.0, 0.01)
-    theory = ap.solve(problem, alpha=ALPHA, branch="semantic", threads=1)
+    theory = ap.solve(problem, alpha=ALPHA, branch="semantic", settings=ap.SolverSettings(threads=1))
     runs = ap.simulate(
         problem, alpha=ALPHA, start="semantic", dimension=300, seeds=8, optimizer="lbfgs", tolerance=1e-6
     )

@@ -13,7 +13,7 @@ import torch
 
 from attnphase.experiments.data import draw_instance
 from attnphase.experiments.optimizers.classes import CLASSES
-from attnphase.experiments.optimizers.kinds import OPTIMIZERS, suited
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerName, suited
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.starts import initial_weights
@@ -21,7 +21,8 @@ from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 
 PAPER = Problem.paper(omega=0.3)
-EMPIRICAL = [name for name, kind in OPTIMIZERS.items() if not (kind.one_pass or kind.posterior)]  # of a training set
+# of a training set
+EMPIRICAL: list[OptimizerName] = [name for name, kind in OPTIMIZERS.items() if not (kind.one_pass or kind.posterior)]
 LASSO = PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.02})
 
 

@@ -122,12 +122,12 @@ def test_signs_are_learned_as_fast_as_they_can_be(channel):
 def test_runs_know_the_law_of_the_weights(prior):
     """Linear labels with noise; the mean and the spread of the learner's posterior by a theory of its own law."""
     problem = one_token(**{"teacher.noise": 0.2}, **prior)
-    theory = ap.optimal(problem, 0.7, start="uninformed")
+    theory = ap.bayes_optimal(problem, 0.7, start="uninformed")
     runs = ap.simulate(problem, 0.7, "uninformed", 800, 16, "bayes-gamp", seed=5)
     assert not (runs["status"] == RunStatus.diverged).any()
     assert ap.compare(theory, runs).within(4.0)
     # a learner who takes them for Gaussian knows less, by more than that
-    gauss = ap.optimal(problem.with_fields({"teacher.prior": "gaussian"}), 0.7, start="uninformed")
+    gauss = ap.bayes_optimal(problem.with_fields({"teacher.prior": "gaussian"}), 0.7, start="uninformed")
     assert z_score(runs["overlap"].to_numpy(), gauss["overlap"].item()) > 6
 
 
@@ -227,7 +227,7 @@ def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(tmp_path, monk
 
 
 def test_comparison_with_the_limit(tmp_path):
-    theory = ap.optimal(PAPER, [0.45], max_nodes=2**14)
+    theory = ap.bayes_optimal(PAPER, [0.45], settings=ap.SolverSettings(max_nodes=2**14))
     runs = ap.simulate(PAPER, 0.45, "uninformed", [200, 400], 8, "bayes-gamp", steps=80, tolerance=1e-4)
     found = ap.compare(theory, runs)
     assert {"overlap", "test_error", "q[1,1,1]", "theta[1,1,1]", "V[1,1,1]"} <= {q.name for q in found.quantities}

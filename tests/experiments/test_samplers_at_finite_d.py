@@ -80,7 +80,7 @@ def test_the_linear_predictor_is_measured_under_the_law():
 def test_training_agrees_with_theory(problem: Problem):
     """In standard errors."""
     runs = ap.simulate(problem, 2.3, "semantic", 400, 8).squeeze()
-    theory = ap.solve(problem, 2.3, stability=False).squeeze()
+    theory = ap.solve(problem, 2.3, settings=ap.SolverSettings(stability=False)).squeeze()
     for name in ("training_loss", "test_error", "q", "theta", "metric_product"):
         each, expected = runs[name].values.ravel(), theory[name].item()
         # of order 1/d is what finite d leaves

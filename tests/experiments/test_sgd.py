@@ -150,7 +150,7 @@ def test_trajectories_follow_the_closed_equations(kind):
 @pytest.fixture(scope="module")
 def trajectories() -> tuple[xr.Dataset, xr.Dataset]:
     problem = PAPER.with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 6})
-    theory = ap.flow(problem, START, 1.3, 6.0, records=31)
+    theory = ap.sgd_flow(problem, START, 1.3, 6.0, records=31)
     return theory, run(problem, alpha=6.0, dimension=[60, 120], seeds=5, trajectory=60)
 
 

@@ -62,11 +62,11 @@ def test_texts_are_those_of_the_shipped_runs(name):
     starts = list(map(str, runs["start"].to_numpy()))
     assert set(blocks) == {(start, alpha) for start in starts for alpha in ALPHAS}
     for (start, alpha), block in blocks.items():
-        for name in ("training_loss", "test_error", "weight_norm"):
-            values = runs[name].sel(start=start, alpha=alpha)
+        for quantity in ("training_loss", "test_error", "weight_norm"):
+            values = runs[quantity].sel(start=start, alpha=alpha)
             means, errors = values.mean("seed"), values.std("seed", ddof=1) / np.sqrt(24)
             written = [format_value(float(mean), float(error)) for mean, error in zip(means, errors, strict=True)]
-            assert [block[name][1], block[name][3]] == written
+            assert [block[quantity][1], block[quantity][3]] == written
 
 
 @pytest.mark.parametrize("name", PARTED)

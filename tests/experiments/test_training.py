@@ -19,6 +19,7 @@ from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Instance, draw_geometry, draw_instance, generator
 from attnphase.experiments.optimizers.gamp import Gamp
+from attnphase.experiments.optimizers.kinds import OptimizerName
 from attnphase.experiments.optimizers.lbfgs import Lbfgs
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
@@ -93,8 +94,9 @@ def test_optimisers_find_one_minimum(problem):
     """From the teacher L-BFGS and GAMP end at one critical point; gradient descent falls back to it."""
     instance = instance_of(problem, 60, 3.0)
     risk, start = Risk.of(instance), initial_weights(instance, "semantic")
-    ends = {}
-    for name, damping in (("lbfgs", None), ("gamp", 0.6)):
+    ends, found = dict[str, Tensor](), start
+    dampings: list[tuple[OptimizerName, float | None]] = [("lbfgs", None), ("gamp", 0.6)]
+    for name, damping in dampings:
         settings = TrainingSettings(name, damping=damping)
         trained = train(instance, risk, start, settings)
         assert trained.status.tolist() == [RunStatus.converged] * 2, name
@@ -163,8 +165,9 @@ def test_lbfgs_measures_all_columns_in_one_unit_of_the_labels():
 def test_sparse_optimisers_find_one_minimum_with_the_same_zeros():
     instance = instance_of(ELASTIC, 60, 3.0)
     risk, start = Risk.of(instance), initial_weights(instance, "semantic")
-    ends = {}
-    for name, damping in (("fista", None), ("gamp", 0.6)):
+    ends: dict[str, Tensor] = {}
+    dampings: list[tuple[OptimizerName, float | None]] = [("fista", None), ("gamp", 0.6)]
+    for name, damping in dampings:
         trained = train(instance, risk, start, TrainingSettings(name, damping=damping))
         assert trained.status.tolist() == [RunStatus.converged] * 2, name
         ends[name] = trained.weights

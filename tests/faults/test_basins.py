@@ -100,7 +100,10 @@ def test_runs_that_cannot_be_drawn_are_refused_before_anything_is_followed(tmp_p
     ap.save_dataset(runs, tmp_path / "runs.nc")
     with pytest.raises(DatasetError, match='the runs start from "semantic", but must start from sizes'):
         run("--runs", tmp_path / "runs.nc", *asked)
-    ap.save_dataset(ap.solve(PROBLEM, 1.5, "uninformed", stability=False, threads=1), tmp_path / "other.nc")
+    ap.save_dataset(
+        ap.solve(PROBLEM, 1.5, "uninformed", settings=ap.SolverSettings(stability=False, threads=1)),
+        tmp_path / "other.nc",
+    )
     with pytest.raises(DatasetError, match="the runs"):
         run("--runs", tmp_path / "other.nc", *asked)
     assert not followed

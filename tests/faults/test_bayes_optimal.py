@@ -21,7 +21,7 @@ PROBLEM = Problem.paper(omega=0.3)
 
 def run(*more: object) -> int:
     try:
-        return int(main(["optimal", *ASKED, "--quiet", *map(str, more)], standalone_mode=False) or 0)
+        return int(main(["bayes-optimal", *ASKED, "--quiet", *map(str, more)], standalone_mode=False) or 0)
     except SystemExit as end:
         return int(end.code or 0)
 
@@ -33,7 +33,7 @@ def test_a_killed_grid_goes_on_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(home, "solve_bayes_optimal", lambda *args, **kw: solved.append(args[1]) or solve(*args, **kw))
     assert run("-o", whole) == 0
     assert not whole.with_name("whole.nc.checkpoint").exists()
-    command = ["optimal", *ASKED, "--quiet", "-o", str(resumed)]
+    command = ["bayes-optimal", *ASKED, "--quiet", "-o", str(resumed)]
     code, _ = ended(signal.SIGKILL, "attnphase.files.checkpoints:write_file", 2, command)
     assert code == -signal.SIGKILL
     assert resumed.with_name("resumed.nc.checkpoint").exists()
@@ -62,12 +62,12 @@ def test_an_interruption_says_where_to_go_on(tmp_path, monkeypatch, capsys):
 def test_points_and_thresholds_are_read_back_as_they_were(tmp_path):
     """Infinite and missing numbers, whole ones, errors and thresholds: from the file alone."""
     file = tmp_path / "kept"
-    asked = {"thresholds": True, "max_nodes": 2**11, "checkpoint": file}
+    asked = {"thresholds": True, "settings": ap.SolverSettings(max_nodes=2**11), "checkpoint": file}
     retrieval = Problem.from_dict({"tokens": {"length": 1, "sigma": 0.7}, "loss": {"kind": "square"}})
-    first = ap.optimal(retrieval, [0.3, 1.3], channel="absolute", **asked)
+    first = ap.bayes_optimal(retrieval, [0.3, 1.3], channel="absolute", **asked)
     assert np.isnan(first.free_entropy).any()
     with pytest.warns(UserWarning, match="4 points are known"):
-        again = ap.optimal(retrieval, [0.3, 1.3], channel="absolute", **asked)
+        again = ap.bayes_optimal(retrieval, [0.3, 1.3], channel="absolute", **asked)
     xr.testing.assert_identical(first.drop_attrs(), again.drop_attrs())
     assert again["algorithmic"].attrs == first["algorithmic"].attrs
 
@@ -75,11 +75,11 @@ def test_points_and_thresholds_are_read_back_as_they_were(tmp_path):
 def test_checkpoints_of_other_limits_and_damaged_ones_are_refused(tmp_path):
     file = tmp_path / "kept"
     asked = {"start": "uninformed", "checkpoint": file}
-    ap.optimal(PROBLEM, 0.27, max_nodes=2**11, **asked)
+    ap.bayes_optimal(PROBLEM, 0.27, settings=ap.SolverSettings(max_nodes=2**11), **asked)
     with pytest.raises(DatasetError, match="belongs to other Bayes-optimal limits, with another max_nodes"):
-        ap.optimal(PROBLEM, 0.27, max_nodes=2**12, **asked)
+        ap.bayes_optimal(PROBLEM, 0.27, settings=ap.SolverSettings(max_nodes=2**12), **asked)
     with pytest.raises(DatasetError, match=r"holds the point alpha = 0\.27, start = uninformed, which is not asked"):
-        ap.optimal(PROBLEM, 0.31, max_nodes=2**11, **asked)
+        ap.bayes_optimal(PROBLEM, 0.31, settings=ap.SolverSettings(max_nodes=2**11), **asked)
     file.write_bytes(file.read_bytes().replace(b"0.27", b"0.28"))
     with pytest.raises(DatasetError, match="not a checkpoint of Bayes-optimal limits, or it is damaged"):
-        ap.optimal(PROBLEM, 0.27, max_nodes=2**11, **asked)
+        ap.bayes_optimal(PROBLEM, 0.27, settings=ap.SolverSettings(max_nodes=2**11), **asked)

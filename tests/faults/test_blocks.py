@@ -171,7 +171,7 @@ def test_a_plan_is_read_as_it_was_made(tmp_path):
     settings = ap.SolverSettings(tolerance=3e-6, max_maps=77, threads=2, stability=False, identity=False)
     folder = tmp_path / "a" / "b"  # is made
     made = ap.plan_sweep(
-        problem, np.linspace(0.1, 2, 7), branches="semantic", blocks=2, folder=folder, fields=fields, settings=settings
+        problem, np.linspace(0.1, 2, 7), branch="semantic", blocks=2, folder=folder, fields=fields, settings=settings
     )
     read = Plan.read(folder)
     assert [line.key for line in read.lines] == [line.key for line in made.lines]

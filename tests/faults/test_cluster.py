@@ -117,7 +117,7 @@ def test_a_killed_client_is_followed_by_another(undisturbed, gates, address, tmp
 def test_workers_that_always_die_are_named(gates, address, tmp_path):
     (gates / "die").touch()
     with pytest.raises(SweepError, match=r"the workers that solved it died, perhaps because memory ran out"):
-        ap.sweep(PROBLEM, [2.0], branches="semantic", scheduler=address, output=tmp_path / "out.nc")
+        ap.sweep(PROBLEM, [2.0], branch="semantic", scheduler=address, output=tmp_path / "out.nc")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,7 +126,7 @@ def test_a_worker_with_another_program_is_refused(gates, address, monkeypatch):
     (gates / "open").touch()
     monkeypatch.setattr("attnphase.sweeps.line.source_hash", lambda: 64 * "f")
     with pytest.raises(SweepError, match=r"a worker has another version of attnphase"):
-        ap.sweep(PROBLEM, [2.0], branches="semantic", scheduler=address)
+        ap.sweep(PROBLEM, [2.0], branch="semantic", scheduler=address)
     assert gated_lines.noted(gates / "solved") == []
 
 

@@ -39,7 +39,6 @@ REFUSED = {
     "solve": [
         (["--alpha", "-1"], "alpha must be one positive number"),
         (["--alpha", "1", "--method", "magic"], "method must be one of"),
-        (["--alpha", "1", "--backend", "torch"], "backend must be \"numba\", not 'torch': leave it out"),
         (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "-o", "x.pdf"], "let the name end in .nc, not in .pdf"),
@@ -57,10 +56,6 @@ REFUSED = {
         (["--alpha", "1,2", "--omega", "3", "-o", "{none}"], "omega must be a number from 0 to 1"),
         (["--alpha", "1,2", "-o", "{file}"], "the file exists"),
         (["--alpha", "1,2", "-o", "{none}", "--workers", "0"], "workers must be"),
-        (
-            ["--alpha", "1,2", "-o", "{none}", "--backend", "cuda"],
-            "backend must be \"numba\", not 'cuda': leave it out",
-        ),
         (["--alpha", "1,2", "-o", "{none}", "--set", "teacher.omega=2"], "teacher.omega must be"),
         (["--alpha", "1:2:0", "-o", "{none}"], "needs finite START and STOP, and a COUNT from 1"),
         (["-o", "{none}"], "Missing option '--alpha'"),
@@ -114,7 +109,7 @@ REFUSED = {
     "follow": [
         (["--between", "2", "1"], "between must be an increasing pair"),
         (["--between", "0", "1"], "between must hold positive sample complexities"),
-        (["--between", "0.3", "2", "--start", "3"], "start must be a number from 0.3 to 2"),
+        (["--between", "0.3", "2", "--at", "3"], "at must be a number from 0.3 to 2"),
         (["--between", "0.3", "2", "-o", "{file}"], "the file exists"),
         (["--between", "0.3", "2", "--field", "omega", "--alpha", "1"], "field must be alpha"),
         (["--between", "0.3", "2", "--field", "teacher.omga", "--alpha", "1"], 'did you mean "teacher.omega"'),
@@ -134,14 +129,14 @@ REFUSED = {
         (["--alpha", "1", "--between", "1", "0.1"], "between must be an increasing pair"),
         (["--alpha", "1", "--between", "-1", "1"], "regularizer.strength must be"),
         (["--alpha", "1", "--metric", "test_eror"], 'did you mean "test_error"'),
-        (["--alpha", "1", "--over", "alpha"], "over must be a field"),
-        (["--alpha", "1", "--over", "tokens.sgma"], 'did you mean "tokens.sigma"'),
-        (["--alpha", "1", "--over", "tokens.length"], "only a field that is one real number"),
-        (["--alpha", "1", "--over", "teacher.noise"], "between is missing"),
+        (["--alpha", "1", "--field", "alpha"], "field must be a field"),
+        (["--alpha", "1", "--field", "tokens.sgma"], 'did you mean "tokens.sigma"'),
+        (["--alpha", "1", "--field", "tokens.length"], "only a field that is one real number"),
+        (["--alpha", "1", "--field", "teacher.noise"], "between is missing"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
     ],
     "explore": [(["{none}"], "Missing option '-o'")],
-    "flow": [
+    "sgd-flow": [
         (["--start", "positional"], "start must be semantic, or sizes"),
         (["--learning-rate", "-1"], "learning_rate must be"),
         (["--learning-rate", "1e10"], "from 0, which is gradient flow, to 1e+09"),
@@ -180,7 +175,7 @@ REFUSED = {
         (["--alpha", "1", "--set", "regularizer.kind=lasso"], "regularizer.kind must be ridge"),
         (["--alpha", "1", "--set", "positions.kind=none", "--branch", "positional"], "positions.kind"),
     ],
-    "optimal": [
+    "bayes-optimal": [
         (["--alpha", "0"], "alpha must be"),
         (["--alpha", "1", "--max-nodes", "20"], "max_nodes must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
@@ -206,8 +201,8 @@ REFUSED = {
         (["--set", "teacher.omega=2"], "teacher.omega must be"),
         (["{none}"], "there is no such file"),
         (["--concrete", "--format", "python"], "--concrete is for pages"),
-        (["--concrete", "--limit", "flow"], "--concrete does not go with --limit flow"),
-        (["--limit", "flow", "--set", "regularizer.kind=lasso"], "regularizer.kind is lasso"),
+        (["--concrete", "--limit", "sgd_flow"], "--concrete does not go with --limit sgd_flow"),
+        (["--limit", "sgd_flow", "--set", "regularizer.kind=lasso"], "regularizer.kind is lasso"),
     ],
     "figure": [
         (["fig2", "-o", "{file}"], "the file exists"),
@@ -234,8 +229,8 @@ REFUSED = {
 
 # arguments with which every command that writes a file gets as far as its output
 ASKED = {
-    **{name: ["--alpha", "1"] for name in ("solve", "solutions", "one-rsb", "simulate", "optimal")},
-    **{name: [] for name in ("init", "flow", "stationary", "basins")},
+    **{name: ["--alpha", "1"] for name in ("solve", "solutions", "one-rsb", "simulate", "bayes-optimal")},
+    **{name: [] for name in ("init", "sgd-flow", "stationary", "basins")},
     "sweep": ["--alpha", "1,2"],
     "thresholds": ["--omega", "0.3"],
     "tune": ["--alpha", "1"],

@@ -19,6 +19,7 @@ import numpy as np
 import platformdirs
 import pytest
 from numba.core import config
+from numba.core.caching import FunctionCache
 
 from attnphase.errors import CacheError
 from attnphase.kernels import cache as cache_module
@@ -125,6 +126,49 @@ def test_a_damaged_kernel_is_built_again(cache, built, monkeypatch, damage):
     minimum_of_square(load_kernels(SquareKey()))
     assert cache_module._checksums(folder) == cache_module._checksums(built)
     assert cache_module._intact(folder)
+
+
+def test_an_untested_numba_that_fails_is_named(cache, monkeypatch):
+    def build(key, folder):
+        raise AttributeError("no 'load_overload'")
+
+    monkeypatch.setattr(compiled, "build_kernel", build)
+    with pytest.raises(AttributeError):
+        load_kernels(SquareKey())
+    monkeypatch.setattr(cache_module.metadata, "version", {"numba": "0.71.2", "numpy": "2.4.6"}.get)
+    told = r"^numba 0\.71\.2 is newer .* ended with AttributeError: no 'load_overload'; .* or numba<0\.\d+\.$"
+    with pytest.raises(CacheError, match=told):
+        load_kernels(SquareKey())
+
+
+def test_an_untested_numba_that_cannot_load_is_named(cache, built, monkeypatch):
+    monkeypatch.setattr(compiled, "build_kernel", lambda key, place: shutil.copytree(built, place))
+
+    def load_overload(self, signature, context, extra):
+        raise AssertionError("is not called with two arguments")
+
+    monkeypatch.setattr(cache_module.metadata, "version", {"numba": "1.0.0", "numpy": "2.4.6"}.get)
+    monkeypatch.setattr(FunctionCache, "load_overload", load_overload)
+    with pytest.raises(CacheError, match=r"^numba 1\.0\.0 is newer .* TypeError: .*load_overload.*extra"):
+        load_kernels(SquareKey())
+
+
+def test_an_untested_numba_that_keeps_machine_code_elsewhere_is_named(cache, builds, monkeypatch):
+    monkeypatch.setattr(cache_module.metadata, "version", {"numba": "0.71.2", "numpy": "2.4.6"}.get)
+    with pytest.raises(CacheError, match=r"^numba 0\.71\.2 is newer .* keeps machine code elsewhere"):
+        load_kernels(SquareKey())
+
+
+def test_an_untested_numba_that_works_is_used(cache, built, monkeypatch):
+    monkeypatch.setattr(compiled, "build_kernel", lambda key, place: shutil.copytree(built, place))
+    monkeypatch.setattr(cache_module.metadata, "version", {"numba": "0.71.2", "numpy": "2.4.6"}.get)
+    minimum_of_square(load_kernels(SquareKey()))
+
+
+def test_the_newest_tested_numba_is_the_pinned_one():
+    pins = (Path(__file__).parents[2] / "constraints.txt").read_text(encoding="utf-8")
+    major, minor = cache_module._NEWEST
+    assert f"\nnumba=={major}.{minor}." in pins
 
 
 def test_an_intact_kernel_is_not_built_again(cache, built, monkeypatch):

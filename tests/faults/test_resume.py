@@ -84,7 +84,7 @@ def holds(ds, path):
         ({"omega": [0.1, 0.2]}, "teacher.omega was 0.1:0.26:3 and is 0.1, 0.2 now"),
         ({"omega": None}, "teacher.omega was 0.1:0.26:3 and is 0.3 now"),
         ({"alpha": [1.1, 1.4]}, "alpha was 1.1, 1.3 and is 1.1, 1.4 now"),
-        ({"branches": "positional"}, "branch was semantic, positional and is positional now"),
+        ({"branch": "positional"}, "branch was semantic, positional and is positional now"),
         ({"problem": PROBLEM.with_fields({"integration.seed": 3})}, "integration.seed was 0 and is 3 now"),
         (
             {"problem": PROBLEM.with_fields({"integration.rule": "gauss-hermite"})},
@@ -406,7 +406,7 @@ def test_other_failures_may_be_mended(solver, output):
 def test_nothing_is_kept_of_a_sweep_that_fails_at_once(solver, output):
     solver.failures |= {f"semantic, teacher.omega = {omega:g}": SolverError("too extreme.") for omega in OMEGAS}
     with pytest.raises(SweepError, match=r"failed: too extreme \(and 2 more lines failed\)\.$"):
-        run(output, branches="semantic")
+        run(output, branch="semantic")
     assert list(output.parent.iterdir()) == []
 
 

@@ -122,7 +122,7 @@ def test_a_line_that_fails_is_named_and_the_others_are_kept(tmp_path, monkeypatc
     line = r"the line semantic, regularizer.kind = prox failed: "
     expected = line + r".*: these weights are too many; .*kept.* with --resume-fitting "
     with pytest.raises(SweepError, match=expected) as caught:
-        sweep(own, [2.0], branches=["semantic"], fields=fields, workers=workers, output=output)
+        sweep(own, [2.0], branch=["semantic"], fields=fields, workers=workers, output=output)
     assert isinstance(caught.value.__cause__, ProblemError)
     assert len(parts(output)) == 1
     assert not output.exists()
@@ -320,7 +320,7 @@ def test_two_sweeps_do_not_share_an_output(half_done):
         ({"alpha": []}, "alpha must hold at least one value"),
         ({"alpha": [1.0, 1.0]}, "alpha has 1.0 twice"),
         ({"omega": [1.5]}, "teacher.omega must be a number from 0 to 1"),
-        ({"branches": ["sematic"]}, "branches must be one of"),
+        ({"branch": ["sematic"]}, "branch must be one of"),
         ({"fields": {"teacher.omga": [0.1]}}, "did you mean"),
         ({"fields": {"tokens.length": [2, 3]}}, "sweep each size alone"),
         ({"fields": {"teacher.mixing": [((0.5, 0.5), (0.5, 0.5))]}}, "cannot be swept"),
@@ -362,7 +362,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     script.write_text(
         "import attnphase as ap\n"
         f"problem, sweep = ap.Problem().with_fields({COARSE!r}), ap.sweep\n"
-        "sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
+        "sweep(problem, [2.0], branch=['semantic', 'positional'], workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode != 0
@@ -382,7 +382,7 @@ def test_a_script_from_standard_input_has_no_workers(workers, code, said, tmp_pa
         "os.sched_getaffinity = lambda pid: set(range(8))\n"
         "if __name__ == '__main__':\n"
         f"    problem = ap.Problem().with_fields({COARSE!r})\n"
-        f"    print(ap.sweep(problem, [2.0], [0.1, 0.2], branches='uninformed', workers={workers}).sizes['omega'])\n"
+        f"    print(ap.sweep(problem, [2.0], [0.1, 0.2], branch='uninformed', workers={workers}).sizes['omega'])\n"
     )
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == code, done.stderr

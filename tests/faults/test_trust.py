@@ -164,7 +164,7 @@ def test_a_sweep_imports_nothing_that_finished_lines_name(planted, tmp_path, mon
         return from_points(points, {"alpha": line.alphas}, problem=problem)
 
     def again(output, **options):
-        return ap.sweep(PAPER, ALPHAS, branches=("semantic", "positional"), workers=1, output=output, **options)
+        return ap.sweep(PAPER, ALPHAS, branch=("semantic", "positional"), workers=1, output=output, **options)
 
     monkeypatch.setattr(Line, "solve", solve)
     with pytest.raises(SweepError, match="stopped"):
@@ -187,7 +187,7 @@ def test_a_users_own_sweep_is_resumed(planted, tmp_path, monkeypatch):
         return from_points([a_point(problem, a, line.branch) for a in line.alphas], {"alpha": line.alphas})
 
     monkeypatch.setattr(Line, "solve", solve)
-    arguments = {"branches": ("semantic", "positional"), "workers": 1, "output": tmp_path / "a.nc"}
+    arguments = {"branch": ("semantic", "positional"), "workers": 1, "output": tmp_path / "a.nc"}
     with pytest.raises(SweepError, match="stopped"):
         ap.sweep(problem, ALPHAS, **arguments)
     grid = ap.sweep(problem, ALPHAS, resume=True, **arguments)

@@ -62,7 +62,7 @@ def _problem(tmp_path_factory):
 
 @pytest.fixture(name="points", scope="module")
 def _points(problem):
-    return ap.sweep(problem, alpha=sorted((*FAILING, *FINE)), branches="semantic", workers=1).squeeze("branch")
+    return ap.sweep(problem, alpha=sorted((*FAILING, *FINE)), branch="semantic", workers=1).squeeze("branch")
 
 
 def test_a_point_without_numbers_has_a_status_and_ends_no_sweep(problem, points):
@@ -231,7 +231,7 @@ def test_weights_that_are_nearly_zero_have_derivatives():
     problem = Problem.from_dict(
         {"student": {"tied": False}, "tokens": {"sigma": 0.0137}, "regularizer": {"strength": 1.2e-6}}
     )
-    point = ap.solve(problem, alpha=0.208, branch="semantic", max_nodes=2**12, max_maps=150)
+    point = ap.solve(problem, alpha=0.208, branch="semantic", settings=SolverSettings(max_nodes=2**12, max_maps=150))
     assert int(point.status) == Status.converged
     assert int(point.on_branch) == Identity.merged
     assert float(point.residual) < 1e-7
@@ -249,7 +249,12 @@ def test_unknown_derivatives_beside_zero_weights_reach_no_lapack(alpha, capfd):
             "integration": {"rule": "sobol", "nodes": 256},
         }
     )
-    point = ap.solve(problem, alpha=alpha, branch="positional", stability=False, tolerance=1e-6, max_maps=150)
+    point = ap.solve(
+        problem,
+        alpha=alpha,
+        branch="positional",
+        settings=SolverSettings(stability=False, tolerance=1e-6, max_maps=150),
+    )
     assert np.isfinite(point.q).all()
     assert int(point.on_branch) == Identity.not_decided
     assert capfd.readouterr().out == ""

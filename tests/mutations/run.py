@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("mutations.toml")
@@ -140,7 +140,7 @@ def failing(root: Path, cache: Path, tests: Sequence[str]) -> set[str]:
             raise SystemExit(f"the tests cannot be run:\n{output}")
         return wrong | failing(root, cache, [test for test in tests if test not in wrong])
     bad: set[str] = set()
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in ET.parse(report).iter("testcase"):
         if any(child.tag in ("failure", "error") for child in case):
             path = case.get("classname", "").replace(".", "/") + ".py"
             name = case.get("name", "")

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import attnphase as ap
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import SolverSettings
 
 
 def positive(name, value):
@@ -86,17 +84,6 @@ def test_refused(function, given, message):
     assert caught.value.field == "x"
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 160
-
-
-@pytest.mark.parametrize("backend", ["torch", "cuda", "numpy", "NUMBA", "", 3, None, np.array(["numba"])])
-def test_the_solver_has_one_backend(backend):
-    for attempt in (lambda: SolverSettings(backend=backend), lambda: ap.solve(ap.Problem(), 1.3, backend=backend)):
-        with pytest.raises(
-            ProblemError, match=r'^backend must be "numba", not [^.]+: leave it out, [^.]+\.$'
-        ) as caught:
-            attempt()
-        assert caught.value.field == "backend"
-    assert SolverSettings(backend="numba") == SolverSettings()
 
 
 def test_taken_as_they_are():

@@ -89,7 +89,7 @@ def test_both_starts_lead_to_the_same_point_and_to_recovery_from_one_half_on():
 
 def test_the_prediction_of_nothing_is_the_linear_predictor_s():
     """Without any label the posterior's prediction is the mean of T, which is what a linear map has."""
-    ds = ap.optimal(PAPER, 0.1, start="uninformed", max_nodes=2**14)
+    ds = ap.bayes_optimal(PAPER, 0.1, start="uninformed", settings=ap.SolverSettings(max_nodes=2**14))
     assert float(ds.test_error[0, 0]) == pytest.approx(float(ds.linear_test_error[0, 0]), rel=0.01)
     # (1 - omega)^2 c, with the paper's constant
     assert float(ds.linear_test_error[0, 0]) == pytest.approx(0.7**2 * 0.0040232, rel=1e-4)
@@ -97,7 +97,7 @@ def test_the_prediction_of_nothing_is_the_linear_predictor_s():
 
 def test_more_samples_are_never_worse_and_training_is_never_better():
     """The published trained student at alpha = 2 has .0014; the posterior has that at a fifth of the samples."""
-    ds = ap.optimal(PAPER, [0.2, 0.3, 0.4, 0.47], start="uninformed", max_nodes=2**16)
+    ds = ap.bayes_optimal(PAPER, [0.2, 0.3, 0.4, 0.47], start="uninformed", settings=ap.SolverSettings(max_nodes=2**16))
     errors = ds.test_error.squeeze("start").to_numpy()
     assert (np.diff(errors) < 0).all()
     assert errors[0] < float(ds.linear_test_error[0, 0])
@@ -471,14 +471,14 @@ def test_uncovered_problems_are_refused():
 
 
 def test_the_dataset_is_labelled_and_round_trips(tmp_path):
-    ds = ap.optimal(PAPER, [0.3, 0.6], max_nodes=2**11, thresholds=False)
+    ds = ap.bayes_optimal(PAPER, [0.3, 0.6], settings=ap.SolverSettings(max_nodes=2**11), thresholds=False)
     ap.validate_dataset(ds)
     ap.save_dataset(ds, tmp_path / "limits.nc")
     again = ap.load_dataset(tmp_path / "limits.nc")
     assert again.test_error.dims == ("start", "alpha")
     assert again.recovered.values.tolist() == [[0, 1], [0, 1]]
     assert float(again.q_stderr[0, 0, 0, 0, 0]) > 0
-    assert again.attrs["schema"] == "optimal"
+    assert again.attrs["schema"] == "bayes_optimal"
 
 
 def test_the_sign_s_evidence_by_quadrature():
@@ -611,7 +611,7 @@ def test_any_teacher_of_two_tokens(omega, sigma, alpha, more, corner):
     assert point.overlap == pytest.approx(overlap_by_gauss(alpha), rel=1e-4)
     assert later.overlap > point.overlap
     assert later.test_error < point.test_error
-    ds = ap.optimal(problem, alpha, start="uninformed", max_nodes=2**14)
+    ds = ap.bayes_optimal(problem, alpha, start="uninformed", settings=ap.SolverSettings(max_nodes=2**14))
     linear = float(ds.linear_test_error.squeeze())
     assert point.test_error < linear * 1.01 + 4 * point.errors["test_error"]
 
@@ -631,7 +631,13 @@ def test_any_linear_labels(noise, alpha, first, second):
 
 def test_the_limit_over_fields_of_the_problem(tmp_path):
     """Without noise what is known depends on no omega, and the error is in proportion to (1 - omega)^2."""
-    ds = ap.optimal(PAPER, [0.3, 0.4], fields={"teacher.omega": [0.1, 0.5]}, start="uninformed", max_nodes=2**12)
+    ds = ap.bayes_optimal(
+        PAPER,
+        [0.3, 0.4],
+        fields={"teacher.omega": [0.1, 0.5]},
+        start="uninformed",
+        settings=ap.SolverSettings(max_nodes=2**12),
+    )
     assert ds["overlap"].dims == ("start", "omega", "alpha")
     known, errors = ds["overlap"].squeeze().to_numpy(), ds["test_error"].squeeze().to_numpy()
     assert known[0] == pytest.approx(known[1], rel=1e-6)
@@ -639,10 +645,16 @@ def test_the_limit_over_fields_of_the_problem(tmp_path):
     assert ds["linear_test_error"].squeeze()[0, 0] > ds["linear_test_error"].squeeze()[1, 0]
     ap.save_dataset(ds, tmp_path / "l.nc")
     assert ap.load_dataset(tmp_path / "l.nc").identical(ds)
-    noisy = ap.optimal(PAPER, 0.3, fields={"teacher.noise": [0.2, 0.4]}, start="uninformed", max_nodes=2**11)
+    noisy = ap.bayes_optimal(
+        PAPER,
+        0.3,
+        fields={"teacher.noise": [0.2, 0.4]},
+        start="uninformed",
+        settings=ap.SolverSettings(max_nodes=2**11),
+    )
     assert noisy["noise"].attrs["latex"] == r"\Delta"
     with pytest.raises(ProblemError, match="thresholds are of one problem"):
-        ap.optimal(PAPER, 0.3, fields={"teacher.omega": [0.1, 0.5]}, thresholds=True)
+        ap.bayes_optimal(PAPER, 0.3, fields={"teacher.omega": [0.1, 0.5]}, thresholds=True)
 
 
 def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
@@ -657,8 +669,8 @@ def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
 def test_an_informed_start_of_a_formula_does_not_end_at_nothing():
     """The sign as a formula: few nodes see the labels near all known; 0.4863 by the channel of the name."""
     problem = ap.Problem().with_fields({"tokens.length": 1, "loss.kind": "square"})
-    ds = ap.optimal(problem, 1.0, channel="sign(k0_0)", max_nodes=2**11)
-    by_name = float(ap.optimal(problem, 1.0, channel="sign", start="uninformed").overlap.item())
+    ds = ap.bayes_optimal(problem, 1.0, channel="sign(k0_0)", settings=ap.SolverSettings(max_nodes=2**11))
+    by_name = float(ap.bayes_optimal(problem, 1.0, channel="sign", start="uninformed").overlap.item())
     errors = ds.overlap_stderr.to_numpy().ravel()
     assert (errors > 0).all()
     assert (np.abs(ds.overlap.to_numpy().ravel() - by_name) < 5 * errors).all()

@@ -189,9 +189,9 @@ def test_each_point_of_a_line_has_its_own_time_and_is_not_solved_afresh(monkeypa
 )
 def test_a_solve_goes_on_from_where_another_was_ended(fields, alpha, branch, limit):
     problem = paper(**fields)
-    early = ap.solve(problem, alpha, branch, threads=1, **limit)
-    whole = ap.solve(problem, alpha, branch, threads=1)
-    on = ap.solve(problem, alpha, branch, threads=1, start=early)
+    early = ap.solve(problem, alpha, branch, settings=SolverSettings(threads=1, **limit))
+    whole = ap.solve(problem, alpha, branch, settings=SolverSettings(threads=1))
+    on = ap.solve(problem, alpha, branch, settings=SolverSettings(threads=1), start=early)
     assert early.iterations < whole.iterations
     assert on.status == whole.status == Status.converged
     assert on.on_branch == whole.on_branch
@@ -210,8 +210,10 @@ def test_a_point_that_lent_its_derivatives_goes_on_too():
 
 def test_every_branch_goes_on_from_its_own_point():
     problem = paper()
-    early = ap.solve(problem, 1.63, "all", threads=1, max_maps=5)
-    on, whole = (ap.solve(problem, 1.63, "all", threads=1, start=start) for start in (early, None))
+    early = ap.solve(problem, 1.63, "all", settings=SolverSettings(threads=1, max_maps=5))
+    on, whole = (
+        ap.solve(problem, 1.63, "all", settings=SolverSettings(threads=1), start=start) for start in (early, None)
+    )
     assert_allclose(on.q, whole.q, rtol=1e-5, atol=1e-9)
 
 
@@ -227,17 +229,19 @@ def test_every_branch_goes_on_from_its_own_point():
 )
 def test_a_dataset_without_the_point_is_refused(change, sentence):
     problem = paper(**FEW)
-    early = change(ap.solve(problem, 1.63, threads=1, max_seconds=AT_ONCE))
-    with pytest.raises(ap.ProblemError) as caught:
-        ap.solve(problem, 1.7, threads=1, start=early)
+    early = change(ap.solve(problem, 1.63, settings=SolverSettings(threads=1, max_seconds=AT_ONCE)))
+    with pytest.raises(ap.errors.ProblemError) as caught:
+        ap.solve(problem, 1.7, settings=SolverSettings(threads=1), start=early)
     assert str(caught.value) == sentence
     assert caught.value.field == "start"
 
 
 def test_a_point_of_another_size_is_refused():
-    early = ap.solve(paper(**FEW), 1.63, threads=1, max_seconds=AT_ONCE)
-    with pytest.raises(ap.ProblemError, match=r"^start\.q has shape \(2, 1, 1\), but this problem needs \(2, 2, 2\)"):
-        ap.solve(paper(**FEW, **{"student.tied": False}), 1.63, threads=1, start=early)
+    early = ap.solve(paper(**FEW), 1.63, settings=SolverSettings(threads=1, max_seconds=AT_ONCE))
+    with pytest.raises(
+        ap.errors.ProblemError, match=r"^start\.q has shape \(2, 1, 1\), but this problem needs \(2, 2, 2\)"
+    ):
+        ap.solve(paper(**FEW, **{"student.tied": False}), 1.63, settings=SolverSettings(threads=1), start=early)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -245,14 +249,16 @@ def test_a_point_of_another_size_is_refused():
 
 @pytest.mark.parametrize("wrong", [0, -0.5, float("nan"), float("inf"), "5", True])
 def test_a_time_is_positive(wrong):
-    with pytest.raises(ap.ProblemError, match=r"^max_seconds must be a positive number of seconds, not ") as caught:
-        ap.solve(paper(**FEW), 1.63, max_seconds=wrong)
+    with pytest.raises(
+        ap.errors.ProblemError, match=r"^max_seconds must be a positive number of seconds, not "
+    ) as caught:
+        ap.solve(paper(**FEW), 1.63, settings=SolverSettings(max_seconds=wrong))
     assert caught.value.field == "max_seconds"
 
 
 def test_a_point_with_derivatives_is_a_start_too():
     problem = ap.Problem.paper(omega=0.3)
-    cut = ap.sensitivity(problem, 1.9, of="alpha", settings=ap.SolverSettings(max_maps=30))
+    cut = ap.sensitivity(problem, 1.9, field="alpha", settings=ap.SolverSettings(max_maps=30))
     right = ap.solve(problem, 1.9)
     further = ap.solve(problem, 1.9, start=cut)
     assert int(further["iterations"]) < int(right["iterations"])

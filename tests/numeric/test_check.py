@@ -36,7 +36,6 @@ PAPER = LINES.with_fields(FEW_NODES)
 ONE_TOKEN = {"tokens.length": 1, "tokens.sigma": 0.6, "positions.kind": "none", "teacher.mixing": None}
 LABELS = Problem().with_fields({**FEW_NODES, **ONE_TOKEN, "loss.kind": "logistic", "regularizer.strength": 0.13})
 LABELS_BY_LINES = LABELS.with_fields({"integration.rule": "auto", "integration.nodes": None})
-NETS = LINES.with_fields({"integration.rule": "nets", "integration.nodes": 10})
 TENSOR = LABELS_BY_LINES.with_fields({"loss.kind": "square", "integration.rule": "gauss-hermite"})
 ELASTIC = PAPER.with_fields({"regularizer.kind": "elastic-net", "regularizer.ridge": 0.003})
 TEACHER_MEANS = PAPER.with_fields(
@@ -115,12 +114,11 @@ def small_samples(monkeypatch):
         (LINES, "positional"),
         (LINES.with_fields({"teacher.noise": 0.02}), "semantic"),
         (LABELS_BY_LINES.with_fields({"teacher.noise": 0.4}), "semantic"),
-        (NETS, "semantic"),
         (TENSOR, "semantic"),
     ],
     ids=[
         *("semantic", "positional", "untied", "labels", "elastic net", "teacher means", "noise", "labels with noise"),
-        *("lines", "lines with noise", "labels by lines", "nets", "tensor"),
+        *("lines", "lines with noise", "labels by lines", "tensor"),
     ],
 )
 def test_right_equations_pass(problem, branch, seed):
@@ -130,7 +128,7 @@ def test_right_equations_pass(problem, branch, seed):
     assert len(found) == 7
 
 
-PROBLEMS = {"paper": PAPER, "labels": LABELS, "elastic net": ELASTIC, "lines": LINES, "nets": NETS}
+PROBLEMS = {"paper": PAPER, "labels": LABELS, "elastic net": ELASTIC, "lines": LINES}
 # without encodings m is zero by its equation, and a factor changes nothing
 CASES = [
     pytest.param(problem, side, i, id=f"{name}, {equation}")
@@ -201,8 +199,8 @@ def test_a_wrong_local_minimiser_is_seen(monkeypatch, wrong):
 
 @pytest.mark.parametrize(
     ("problem", "part"),
-    [(PAPER, 0), (PAPER, 1), (LABELS, 0), (LINES, 0), (LINES, 1), (NETS, 1)],
-    ids=["omega", "k", "omega with labels", "omega of lines", "k of lines", "k of nets"],
+    [(PAPER, 0), (PAPER, 1), (LABELS, 0), (LINES, 0), (LINES, 1)],
+    ids=["omega", "k", "omega with labels", "omega of lines", "k of lines"],
 )
 def test_fields_of_a_wrong_law_are_seen(monkeypatch, problem, part):
     point, right = solved(problem), Channel.nodes_at
@@ -257,7 +255,7 @@ def test_sampled_checks_say_what_they_can_see(monkeypatch, problem):
 def test_scattered_means_are_judged_by_student_t():
     """The share of false alarms is the stated one: 20000 families of eight means over sixteen replicates."""
     generator = np.random.default_rng(3)
-    means = Means(Channel(System.of(PAPER), sobol(4, 2, True, 1, 16, 0)), (), 1)
+    means = Means(Channel(System.of(PAPER), sobol(4, 2, True, 1, 16, 0)), ())
 
     def passed(differences: np.ndarray) -> bool | None:
         return equations._within("", means, lambda _: differences, "").passed
@@ -290,7 +288,7 @@ def test_replicates_that_are_not_independent_are_seen(monkeypatch):
     assert not rate(case_of(PAPER, solved(PAPER))).passed
 
 
-@pytest.mark.parametrize("problem", [LINES, NETS, TENSOR], ids=["lines", "nets", "tensor"])
+@pytest.mark.parametrize("problem", [LINES, TENSOR], ids=["lines", "tensor"])
 def test_stated_errors_cover_a_finer_rule(problem):
     """Those of the solver do; a hundredth of them does not, where there are any."""
     point = solved(problem)

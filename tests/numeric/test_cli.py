@@ -82,7 +82,7 @@ def test_every_command_has_help(command):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("flow", "--omega", "0.2"), " Give the field as --set teacher.omega=VALUE."),
+        (("sgd-flow", "--omega", "0.2"), " Give the field as --set teacher.omega=VALUE."),
         (("solve", "--lambda=0.2"), " Give the field as --set regularizer.strength=VALUE."),
         (("explore", "--omega", "0.2"), ""),  # which has no --set
         (("solve", "--omga", "0.2"), ""),
@@ -90,7 +90,8 @@ def test_every_command_has_help(command):
 )
 def test_a_symbol_given_as_an_option_is_told_how_it_is_set(arguments, hint):
     option = arguments[1].partition("=")[0]
-    assert sentence(*arguments) == f"attnphase: error: No such option '{option}'.{hint}"
+    told = rf"attnphase: error: No such option:? '?{option}'?\.{re.escape(hint)}"  # click's words depend on its version
+    assert re.fullmatch(told, sentence(*arguments))
 
 
 def test_version():

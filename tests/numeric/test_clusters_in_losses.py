@@ -14,8 +14,7 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.lines import LineOrders
-from attnphase.integration.nets import NetOrders
-from attnphase.integration.rules import Rule, gauss_hermite, lines, nets, sobol
+from attnphase.integration.rules import Rule, gauss_hermite, lines, sobol
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.copies import Copies
@@ -118,14 +117,12 @@ def rule_for(name: str, system: System, fine: bool = False) -> Rule:
         noise = max(one.shape[1] for one in system.noise_directions)
         orders = LineOrders(((18,) * 2 if fine else (2,) * 2) + (2,) * noise, (9 if fine else 2,), defect=1e-7)
         return lines(size, student, orders)
-    if name == "nets":
-        return nets(size, student, NetOrders((2, 2), 8, (2,)))
     if name == "sobol":
         return sobol(size, student, False, 256 if fine else 8, 4, 3)
     return gauss_hermite(size, student, False, 2)
 
 
-@pytest.mark.parametrize("name", ["lines", "nets", "sobol", "gauss-hermite"])
+@pytest.mark.parametrize("name", ["lines", "sobol", "gauss-hermite"])
 def test_a_map_with_known_numbers_is_that_with_written_ones(name: str, uncompiled: None):
     systems = [System.of(problem) for problem in (KNOWN, WRITTEN)]
     ours, theirs = (evaluated(one, rule_for(name, one), 1.7, overlaps_for()) for one in systems)
@@ -148,7 +145,7 @@ def test_theories_with_known_numbers_are_those_with_written_ones(uncompiled: Non
         image = split(split.pack(apart_by(start, system.spectrum.rho, 0.3)))
         assert image is not None
         few = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 1})
-        flow = ap.flow(few, learning_rate=0.4, until=0.2, records=2, tolerance=0.01)
+        flow = ap.sgd_flow(few, learning_rate=0.4, until=0.2, records=2, tolerance=0.01)
         found.append({"gap": copies.images(0.3 * start.q), "1RSB": image, "flow": flow["test_error"].to_numpy()})
     for key, values in found[1].items():
         np.testing.assert_allclose(found[0][key], values, rtol=1e-7, atol=1e-12, err_msg=key)

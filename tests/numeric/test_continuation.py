@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from scipy import optimize
 
 import attnphase as ap
-from attnphase.data.build import from_curve, from_solutions, from_thresholds
+from attnphase.data.build import from_thresholds
+from attnphase.data.curves import from_curves, from_solutions
 from attnphase.data.text import curve_table, solutions_table, thresholds_table
 from attnphase.errors import NotFoundError
 from attnphase.figures.boundaries import check_boundaries, draw_boundaries
@@ -221,7 +222,7 @@ def test_a_spinodal_is_the_fold(folded):
 
 
 def test_a_curve_is_a_dataset(folded, tmp_path):
-    ds = from_curve(folded, "alpha", FOLDED)
+    ds = from_curves([folded], "alpha", FOLDED)
     ap.save_dataset(ds, tmp_path / "curve.nc")
     again = ap.load_dataset(tmp_path / "curve.nc")
     assert again.identical(ds)
@@ -350,7 +351,7 @@ def test_other_shapes_are_followed_and_searched(changes, branch, found):
     assert (curve.unstable_directions == 0).all()
     for place in (0, -1):
         alpha = float(curve.field_value[place])
-        point = ap.solve(problem, alpha, branch, stability=False)
+        point = ap.solve(problem, alpha, branch, settings=SolverSettings(stability=False))
         assert float(curve.training_loss[place]) == pytest.approx(float(point.training_loss), rel=1e-5)
         assert float(np.abs(curve.theta[place]).sum()) == pytest.approx(float(np.abs(point.theta).sum()), rel=1e-3)
     if not found:
@@ -367,19 +368,17 @@ def test_other_shapes_are_followed_and_searched(changes, branch, found):
 
 def test_a_branch_that_is_not_there_cannot_be_followed():
     with pytest.raises(
-        ap.ProblemError,
+        ap.errors.ProblemError,
         match=r"no semantic branch at alpha = 0\.3: .* or follow the positional or uninformed branch\.$",
     ):
         follow_field(Setting(COARSE, 0.3), "semantic", (0.2, 1.0), settings=SETTINGS)
 
 
 def test_a_curve_of_a_branch_that_may_be_none_is_refused():
-    """Noise of the labels takes theta away, but for that of the nodes: the search ends, with input that can be used."""
-    noisy = Problem.paper(omega=0.31).with_fields(
-        {"teacher.noise": 0.1, "integration.rule": "nets", "integration.seed": 2}
-    )
-    with pytest.raises(NotFoundError, match=r"semantic branch at alpha = 1\.9 is not decided, as its order parameter"):
-        ap.follow(noisy, "alpha", (1.7, 1.9), settings=SETTINGS)
+    """Near its onset the order parameter may be the nodes' error: the search ends, with input that can be used."""
+    few = COARSE.with_fields({"teacher.omega": 0.31, "integration.seed": 2})
+    with pytest.raises(NotFoundError, match=r"semantic branch at alpha = 0\.7 is not decided, as its order parameter"):
+        ap.follow(few, field="alpha", between=(0.68, 0.7), settings=SETTINGS)
 
 
 def test_an_uninformed_student_under_a_strong_ridge_has_no_weights():
@@ -452,10 +451,10 @@ def test_thresholds_along_any_field_are_drawn_over_its_map():
     assert len({line.get_linestyle() for line in lines}) > 3  # told apart without colours
     swept = ds.assign_coords(sigma=ds["sigma"])
     check_boundaries(ds, swept, "sigma")
-    with pytest.raises(ap.DatasetError, match=r"lie along tokens\.sigma, but the map along omega"):
+    with pytest.raises(ap.errors.DatasetError, match=r"lie along tokens\.sigma, but the map along omega"):
         check_boundaries(ds, swept, "omega")
     other = COARSE.with_fields({"regularizer.strength": 0.02})
-    with pytest.raises(ap.DatasetError, match="of another problem"):
+    with pytest.raises(ap.errors.DatasetError, match="of another problem"):
         check_boundaries(ds, swept.assign_attrs(problem=other.to_toml(), problem_hash=other.hash), "sigma")
 
 

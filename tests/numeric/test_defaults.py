@@ -23,11 +23,11 @@ STATED: dict[str, list[Any]] = {
     "follow": [ap.follow, SolverSettings],
     "solutions": [ap.solutions, SolverSettings],
     "tune": [ap.tune, SolverSettings],
-    "flow": [ap.flow, FlowSettings],
+    "sgd-flow": [ap.sgd_flow, FlowSettings],
     "stationary": [ap.stationary, FlowSettings],
     "basins": [ap.basins],
     "one-rsb": [ap.one_rsb],
-    "optimal": [ap.optimal],
+    "bayes-optimal": [ap.bayes_optimal],
     "simulate": [ap.simulate, TrainingSettings],
     "explore": [ap.explore],
     "histogram train": ["stages.train_histogram", "settings.HistogramSizes"],
@@ -35,8 +35,6 @@ STATED: dict[str, list[Any]] = {
 }
 # they have no function, or one whose arguments they all need
 WITHOUT = {"init", "experiment", "compare", "figure", "phase-diagram", "histogram report"}
-# what the function calls an option, where it has another name
-CALLED = {("sweep", "branch"): "branches"}
 # by default the optimiser depends on the problem
 OTHERWISE = {("simulate", TrainingSettings, "optimizer")}
 
@@ -65,7 +63,7 @@ def optional(name: str) -> dict[str, Any]:
     command = commands()[name]
     values = command.make_context(name, [], resilient_parsing=True).params
     return {
-        CALLED.get((name, word), word): None if values[param.name] == () else values[param.name]
+        word: None if values[param.name] == () else values[param.name]
         for param in command.params
         if param.name and not param.required
         for word in [param.opts[-1].removeprefix("--").replace("-", "_")]

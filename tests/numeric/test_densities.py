@@ -108,7 +108,7 @@ def tilted(tilt: float = 0.6) -> Problem:
 def test_a_tilt_is_swept(tmp_path: Path):
     """To none, where the law is Gaussian, and as each value by itself."""
     places = [0.0, -0.45, 0.6]
-    swept = ap.sweep(tilted(), 2.3, branches="semantic", fields={"tokens.parameters.tilt": places}, workers=1)
+    swept = ap.sweep(tilted(), 2.3, branch="semantic", fields={"tokens.parameters.tilt": places}, workers=1)
     plain = tilted().with_fields({"tokens.density": None})
     for i, one in enumerate([plain, tilted(-0.45), tilted(0.6)]):
         found, wanted = swept.isel({"parameters.tilt": i}).squeeze(), ap.solve(one, 2.3).squeeze()
@@ -122,7 +122,7 @@ def test_a_tilt_is_swept(tmp_path: Path):
 
 def test_the_slope_in_a_tilt_is_that_of_two_solves():
     field, step = "tokens.parameters.tilt", 0.05
-    slopes = ap.sensitivity(tilted(), 2.3, of=field).squeeze()
+    slopes = ap.sensitivity(tilted(), 2.3, field=field).squeeze()
     beside = [ap.solve(tilted(0.6 + side), 2.3).squeeze() for side in (step, -step)]
     for name in ("q", "theta", "training_loss", "test_error", "metric_product"):
         wanted = (beside[0][name].item() - beside[1][name].item()) / (2 * step)
@@ -143,7 +143,7 @@ def test_metrics_and_labels_take_the_numbers_of_a_density():
     named = with_metrics(0.6, text="(h - tilt*k/2)**2 + tilt", own=missed)
     typed = ap.solve(with_metrics(0.6, text="(h - 0.6*k/2)**2 + 0.6"), 2.3).squeeze()
     field, step = "tokens.parameters.tilt", 0.05
-    found = ap.sensitivity(named, 2.3, of=field).squeeze()
+    found = ap.sensitivity(named, 2.3, field=field).squeeze()
     for name in ("metric_text", "metric_own"):
         assert found[name].item() == pytest.approx(typed.metric_text.item(), rel=1e-12)
         assert found[f"{name}_stderr"].item() == pytest.approx(typed.metric_text_stderr.item(), rel=1e-9)

@@ -67,7 +67,7 @@ def test_the_derivative_in_the_noise_at_no_noise():
             "loss": {"kind": "logistic"},
         }
     )
-    ds = ap.sensitivity(problem, ALPHA, of="teacher.noise").squeeze()
+    ds = ap.sensitivity(problem, ALPHA, field="teacher.noise").squeeze()
     step = 1e-3
     values = [logistic_ridge(i * step) for i in range(4)]
     for name in ("q", "theta", "training_loss"):
@@ -83,10 +83,15 @@ def test_the_derivative_in_omega_at_both_ends(omega: float):
     """Of the training loss, from solves on the side that there is."""
     problem = Problem.paper(omega=omega).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
     branch, inwards = ("semantic", 1) if omega == 0 else ("positional", -1)
-    ds = ap.sensitivity(problem, 1.5, branch, of="teacher.omega").squeeze()
+    ds = ap.sensitivity(problem, 1.5, "teacher.omega", branch).squeeze()
     step = 0.004
     at = [
-        ap.solve(problem.with_fields({"teacher.omega": omega + inwards * i * step}), 1.5, branch, tolerance=1e-10)
+        ap.solve(
+            problem.with_fields({"teacher.omega": omega + inwards * i * step}),
+            1.5,
+            branch,
+            settings=ap.SolverSettings(tolerance=1e-10),
+        )
         for i in range(4)
     ]
     found = [float(one.squeeze().training_loss) for one in at]

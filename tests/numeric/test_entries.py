@@ -129,7 +129,7 @@ def test_what_is_no_number_of_a_cluster_is_refused(name: str, value: float | Non
 def test_a_sweep_over_a_mean_names_it(monkeypatch, tmp_path):
     Solver(monkeypatch)
     varied = {"tokens.clusters[1].mean[0]": [0.5, 1.5], "tokens.clusters[0].sigma": [0.3, 0.6]}
-    ds = ap.sweep(MIXTURE, [1.0], branches="uninformed", fields=varied, workers=1, output=tmp_path / "out.nc")
+    ds = ap.sweep(MIXTURE, [1.0], branch="uninformed", fields=varied, workers=1, output=tmp_path / "out.nc")
     assert dict(ds.sizes) | {"clusters_1_mean_0": 2, "clusters_0_sigma": 2} == dict(ds.sizes)
     assert ds.clusters_1_mean_0.attrs["field"] == "tokens.clusters[1].mean[0]"
     assert load_dataset(tmp_path / "out.nc").clusters_0_sigma.to_numpy().tolist() == [0.3, 0.6]
@@ -137,7 +137,7 @@ def test_a_sweep_over_a_mean_names_it(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("field", "step"), [("tokens.clusters[1].mean[0]", 2e-3), ("tokens.clusters[1].sigma", 2e-3)])
 def test_derivatives_in_a_cluster_are_those_of_solves_beside(field: str, step: float):
-    ds = ap.sensitivity(MIXTURE, 2.0, "uninformed", of=field).squeeze()
+    ds = ap.sensitivity(MIXTURE, 2.0, field, "uninformed").squeeze()
     index = ("mean", 0) if "mean" in field else ("sigma",)
     beside = []
     for sign in (-1, 1):
@@ -148,7 +148,11 @@ def test_derivatives_in_a_cluster_are_those_of_solves_beside(field: str, step: f
         place[index[-1]] += sign * step
         tables = MIXTURE.to_dict()
         tables["tokens"]["clusters"] = clusters
-        beside.append(ap.solve(Problem.from_dict(tables), 2.0, "uninformed", tolerance=1e-10).squeeze())
+        beside.append(
+            ap.solve(
+                Problem.from_dict(tables), 2.0, "uninformed", settings=ap.SolverSettings(tolerance=1e-10)
+            ).squeeze()
+        )
     for name in ("q", "training_loss"):
         slope = ((beside[1][name] - beside[0][name]) / (2 * step)).to_numpy()
         error = ds[f"d_{name}_stderr"].to_numpy()

@@ -749,7 +749,7 @@ def test_a_sentence_on_datasets_names_their_files(tmp_path, monkeypatch):
     save_dataset(grid({"teacher.omega": [0.1, 0.4]}), "a.nc")
     save_dataset(limit_of([0.5, 1.25], [0.1, 0.4]), "b.nc")
     for options, sentence in (
-        (["limits", "--at", "omega=0.4", "--limit", "a.nc"], 'limit (a.nc) must be a dataset of kind "optimal"'),
+        (["limits", "--at", "omega=0.4", "--limit", "a.nc"], 'limit (a.nc) must be a dataset of kind "bayes_optimal"'),
         (["fig3", "--at", "sigma=0.4"], "the dataset (a.nc) does not vary sigma; it varies branch, omega, alpha."),
         (["gap", "--limit", "b.nc"], "the limit (b.nc) has no alpha = 2, which the theory (a.nc) has: compute it."),
     ):
@@ -801,7 +801,7 @@ def test_the_command_computes_the_limit_of_a_sweep_or_takes_one(tmp_path, monkey
         asked.update(problem=problem, alphas=alphas, fields=fields, thresholds=thresholds)
         return limit_of(alphas, fields["teacher.omega"])
 
-    monkeypatch.setattr("attnphase.theories.bayes_optimal.run.optimal", noted)
+    monkeypatch.setattr("attnphase.theories.bayes_optimal.run.bayes_optimal", noted)
     save_dataset(grid({"teacher.omega": [0.1, 0.4], "regularizer.strength": [0.02]}), "a.nc")
     result = CliRunner().invoke(main, ["figure", "gap", "--data", "a.nc", "--with-data"], prog_name="attnphase")
     assert result.exit_code == 0, result.stderr

@@ -237,7 +237,7 @@ def test_a_curve_says_how_far_it_was_looked_at():
 def test_a_noisy_field_in_closed_form(V):
     """Gain ``V^2 / (V + Delta)``, spread ``V Delta / (V + Delta)``, and the entropy of a normal number."""
     noise = 3e-6
-    found = LinearSums(noise).means(FieldLaw(np.eye(1), np.zeros(1), np.sqrt([1 - V]), np.sqrt([V])), 2, None)  # pyright: ignore
+    found = LinearSums(noise).means(FieldLaw(np.eye(1), np.zeros(1), np.sqrt([1 - V]), np.sqrt([V])), 2, None)  # pyright: ignore[reportArgumentType]
     assert found.gain.item() == pytest.approx(V / (1 + noise / V), rel=1e-14)
     assert found.spread.item() == pytest.approx(1 / (1 / V + 1 / noise), rel=1e-14)
     assert found.log_evidence == pytest.approx(-np.log(2 * np.pi * np.e * (V + noise)) / 2, rel=1e-14)

@@ -254,9 +254,9 @@ def test_channel_makes_the_free_entropy_stationary_in_the_overlaps(name, seed):
     size = max(np.abs(term).max() for term in at.terms(x, c, passed.envelope).values())
     assert np.abs(gradient_in_overlaps(at, x, c, energy)).max() < QUADRATURE * size
     # one per cent off in one conjugate is seen, whichever it is
-    for name, value in c.by_name.items():
-        wrong = gradient_in_overlaps(at, x, replace(c, **{name: 1.01 * value}), energy)
-        assert np.abs(wrong).max() > 20 * QUADRATURE * size, name
+    for conjugate, value in c.by_name.items():
+        wrong = gradient_in_overlaps(at, x, replace(c, **{conjugate: 1.01 * value}), energy)
+        assert np.abs(wrong).max() > 20 * QUADRATURE * size, conjugate
 
 
 @pytest.mark.parametrize("name", [*SMOOTH, "untied"])

@@ -78,7 +78,7 @@ def problem_of(loss: str, strength: float, sigma: float, rule: str) -> Problem:
 )
 def test_a_point_far_from_its_start_is_reached_with_the_maps_that_are_given(loss, alpha, strength, sigma, method):
     problem = problem_of(loss, strength, sigma, "sobol")
-    point = ap.solve(problem, alpha=alpha, branch="semantic", method=method, max_maps=2000)
+    point = ap.solve(problem, alpha=alpha, branch="semantic", settings=ap.SolverSettings(method=method, max_maps=2000))
     assert int(point.status) == Status.converged
     right = own_point(loss, alpha, strength, sigma, (30.0, 5.0, 4.0))
     for name, value in zip(("q", "V", "theta"), right, strict=True):
@@ -90,10 +90,10 @@ def test_a_point_that_a_tensor_rule_cannot_hold_ends_no_sweep(capfd):
     """The loss at alpha = 25 is too narrow for few nodes of a tensor rule, under which V_hat has the wrong sign."""
     strength, sigma, alphas = 0.03, 1.1, [1.5, 25.0]
     problem = problem_of("logistic", strength, sigma, "auto")
-    points = ap.sweep(problem, alpha=alphas, branches="semantic", workers=1).squeeze("branch")
+    points = ap.sweep(problem, alpha=alphas, branch="semantic", workers=1).squeeze("branch")
     assert int(points.status[0]) == Status.converged
     assert np.isfinite(points.q).all()
-    last = ap.solve(problem, alpha=alphas[1], branch="semantic", max_maps=2000)
+    last = ap.solve(problem, alpha=alphas[1], branch="semantic", settings=ap.SolverSettings(max_maps=2000))
     assert int(last.status) == Status.converged
     right = own_point("logistic", alphas[1], strength, sigma, (80.0, 2.0, 8.0))
     for name, value in zip(("q", "V", "theta"), right, strict=True):
@@ -128,7 +128,9 @@ def test_sobol_points_replace_a_tensor_rule_under_which_nothing_converges(monkey
     """Few nodes of a tensor rule lead farther on to a point of their own, which is far off with a small error."""
     monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)
     problem = problem_of("logistic", strength, sigma, "auto")
-    point = ap.solve(problem, alpha=alpha, branch="semantic", identity=False, stability=False)
+    point = ap.solve(
+        problem, alpha=alpha, branch="semantic", settings=ap.SolverSettings(identity=False, stability=False)
+    )
     assert int(point.status) == Status.converged
     assert point.attrs["rule"] == "sobol"
     assert int(point.nodes) >= 4096
@@ -141,7 +143,11 @@ def test_sobol_points_replace_a_tensor_rule_under_which_nothing_converges(monkey
 @pytest.mark.parametrize(("strength", "sigma", "alpha"), [(0.012, 0.95, 18.0), (0.0034, 0.85, 15.0), (0.01, 2.1, 9.0)])
 def test_lines_resolve_narrow_labels(strength, sigma, alpha):
     """With a thousand nodes at most, where fixed tensor rules lead astray."""
-    point = ap.solve(problem_of("logistic", strength, sigma, "auto"), alpha=alpha, identity=False, stability=False)
+    point = ap.solve(
+        problem_of("logistic", strength, sigma, "auto"),
+        alpha=alpha,
+        settings=ap.SolverSettings(identity=False, stability=False),
+    )
     assert int(point.status) == Status.converged
     assert point.attrs["rule"] == "lines"
     assert int(point.nodes) <= 2000

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import norm
 
 import attnphase as ap
-from attnphase import Problem, ProblemError
+from attnphase import Problem
+from attnphase.errors import ProblemError
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import model_of
@@ -134,6 +135,6 @@ def test_clusters_of_which_tokens_tell_are_refused_by_name(data, channel, field,
     if field == "teacher.noise":
         data = data | {"loss": {"kind": "expression", "expression": "(h[0, 0] + h[1, 0] - k[0, 0])**2"}}
     with pytest.raises(ProblemError) as refused:
-        ap.optimal(Problem.from_dict(data), 0.5, channel=channel)
+        ap.bayes_optimal(Problem.from_dict(data), 0.5, channel=channel)
     assert refused.value.field == field
     assert words in str(refused.value)

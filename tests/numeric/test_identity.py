@@ -69,7 +69,7 @@ def test_a_small_order_parameter_grows_as_the_multiplier_says(branch, alpha, amp
     assert point.restart.rule is not None
     map_ = run.map(point.restart.rule)
     rest = map_.pack(point.restart.overlaps)
-    known = growth_with_error(map_, rest, [], 1)
+    known = growth_with_error(map_, rest, [])
     assert known is not None
     x = rest.copy()
     x[map_.sector.odd] = map_.pack(informed)[map_.sector.odd]
@@ -88,7 +88,7 @@ def test_the_growths_error_is_that_of_the_amplitude_over_the_slope(branch, omega
     map_ = the_map(problem, alpha, branch, 1024)
     x = map_.pack(point.restart.overlaps)
     map_(x, refresh=True)
-    here = growth_with_error(map_, x, [], 1)
+    here = growth_with_error(map_, x, [])
     amplitude = float(np.linalg.norm(x[map_.sector.odd]))
     jacobian = beside_held(response_at(map_, x, map_.channel.rule).jacobian, map_.sector.odd)
     below, above = swept(map_, x, [0.93 * amplitude, 1.07 * amplitude], jacobian)

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import norm
 
 import attnphase as ap
-from attnphase import Problem, ProblemError
+from attnphase import Problem
+from attnphase.errors import ProblemError
 from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.theories.bayes_optimal import fibres
 from attnphase.theories.bayes_optimal.channel import Fields
@@ -340,4 +341,4 @@ def test_a_chart_on_which_fields_are_missed_is_left_out():
 )
 def test_labels_that_the_theory_does_not_cover_are_refused_by_name(one, channel, message):
     with pytest.raises(ProblemError, match=message.replace("(", r"\(").replace("**", r"\*\*")):
-        ap.optimal(one, 0.5, channel=channel)
+        ap.bayes_optimal(one, 0.5, channel=channel)

@@ -34,7 +34,7 @@ def test_the_numbers_of_the_page(number: int):
     if number == 4:
         text += f'\n[metrics]\nentropy = """{text.split(chr(34) * 3)[1]}"""\n'
     problem = Problem.from_toml(text).with_fields({"integration.rule": "sobol", "integration.nodes": 512})
-    point = ap.solve(problem, alpha=4.0, branch=branch, stability=False, identity=False)
+    point = ap.solve(problem, alpha=4.0, branch=branch, settings=SolverSettings(stability=False, identity=False))
     variance = float(np.square(np.asarray(problem.tokens.sigma)))
 
     def found(name: str, *place: int, unit: float = 1.0) -> tuple[float, float]:
@@ -104,10 +104,12 @@ def test_the_default_rule_goes_on_with_points_where_no_tensor_rule_is_finer():
     problem = Problem.from_toml(PROBLEMS[2]).with_fields(
         {"regularizer.strength": 0.1, "integration.standard_error": asked}
     )
-    point = ap.solve(problem, alpha=2.0, stability=False, identity=False).squeeze()
+    point = ap.solve(problem, alpha=2.0, settings=SolverSettings(stability=False, identity=False)).squeeze()
     assert point.status.item() == 0
     assert point.q_stderr.max() < 1.2 * asked * point.q.max()
-    few = ap.solve(problem, alpha=2.0, stability=False, identity=False, max_nodes=512).squeeze()
+    few = ap.solve(
+        problem, alpha=2.0, settings=SolverSettings(stability=False, identity=False, max_nodes=512)
+    ).squeeze()
     assert few.nodes < point.nodes
     assert abs(few.q - point.q).max() < 4 * np.hypot(few.q_stderr.max(), point.q_stderr.max())
 

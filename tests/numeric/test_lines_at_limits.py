@@ -42,13 +42,6 @@ def test_too_many_lines_are_refused_before_they_are_laid():
         RULES["lines"](problem.integration, (12, 6), True, 2**18).first()
 
 
-def test_too_many_nets_are_refused_before_they_are_laid():
-    """A table of 8 nodes in each of ten directions would take eight gigabytes."""
-    problem = Problem.from_dict({"teacher": {"rank": 5}, "student": {"rank": 5}})
-    with pytest.raises(ProblemError, match="would take more than 4194304 nets for 10 fields of the teacher: choose"):
-        RULES["nets"](problem.integration, (20, 10), False, 2**20).first()
-
-
 def test_where_not_all_directions_can_be_finer_that_of_the_largest_error_is():
     """All of these would be too many nodes; a smaller error asked for must not lead to a larger one."""
     rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 3750)
@@ -60,15 +53,14 @@ def test_where_not_all_directions_can_be_finer_that_of_the_largest_error_is():
     assert finer.defect == orders.defect
 
 
-@pytest.mark.parametrize("rule", ["lines", "nets"])
-def test_what_is_no_solve_takes_the_nodes_of_auto(rule):
+def test_what_is_no_solve_takes_the_nodes_of_auto():
     """Rules of solves have a single node, zero, before a point is known: under it a flow would tell wrong numbers."""
     problem = Problem.paper(omega=0.37)
     of_auto = System.of(problem).refinement(2**12)
-    named = System.of(problem.with_fields({"integration.rule": rule, "integration.nodes": 9}))
-    assert named.refinement_of_solve(2**12).name == rule
+    named = System.of(problem.with_fields({"integration.rule": "lines", "integration.nodes": 9}))
+    assert named.refinement_of_solve(2**12).name == "lines"
     np.testing.assert_array_equal(named.refinement(2**12).first().nodes, of_auto.first().nodes)
-    ways = [ap.flow(one, "semantic=0.3,noise=0.4", 0.9, 1.5, records=3) for one in (problem, named.problem)]
+    ways = [ap.sgd_flow(one, "semantic=0.3,noise=0.4", 0.9, 1.5, records=3) for one in (problem, named.problem)]
     np.testing.assert_array_equal(ways[0].test_error, ways[1].test_error)
 
 

@@ -67,7 +67,7 @@ def test_parameters_are_the_numbers_of_a_formula(uncompiled: None):
 
 def test_a_sweep_over_a_parameter(tmp_path: Path):
     problem = regression(scale=0.7)
-    swept = ap.sweep(problem, 1.7, branches="semantic", fields={"loss.parameters.scale": [0.7, 2.1]}, workers=1)
+    swept = ap.sweep(problem, 1.7, branch="semantic", fields={"loss.parameters.scale": [0.7, 2.1]}, workers=1)
     ratio = swept["theta"].squeeze().to_numpy()
     np.testing.assert_allclose(ratio[1] / ratio[0], 3.0, rtol=1e-5)  # the square loss is linear in its labels
     ap.save_dataset(swept, tmp_path / "swept.nc")
@@ -104,7 +104,7 @@ def test_a_trained_shift_of_the_square_loss(rule: str):
 def test_derivatives_of_a_trained_shift():
     """Of the b known above, in alpha: V changes with it."""
     problem, alpha = regression(b=0.2, shift=1.3, trained={"b": "0.4*b**2"}), 1.7
-    found = ap.sensitivity(problem, alpha, of="alpha", settings=SETTINGS)
+    found = ap.sensitivity(problem, alpha, field="alpha", settings=SETTINGS)
     V, slope = float(found["V"].item()), float(found["d_V"].item())
     stiff = 0.8 * (1 + V)
     wanted = 1.3 * (stiff - 0.8 * alpha * slope) / (alpha + stiff) ** 2
@@ -312,15 +312,15 @@ def test_nothing_is_differentiated_in_where_training_begins():
     with pytest.raises(
         ProblemError, match=r"^loss\.parameters\.b is where training begins, on which no result depends"
     ):
-        ap.sensitivity(problem, 1.9, of="loss.parameters.b")
-    assert np.isfinite(ap.sensitivity(problem, 1.9, of="loss.parameters.a")["d_trained"]).all()
+        ap.sensitivity(problem, 1.9, field="loss.parameters.b")
+    assert np.isfinite(ap.sensitivity(problem, 1.9, field="loss.parameters.a")["d_trained"]).all()
 
 
 def test_what_does_not_cover_trained_parameters_says_so():
     problem = classifier(trained={"b": "0.03*b**2"})
     calls = {
         "1RSB": lambda: ap.one_rsb(problem, 2.0, y=[1.0]),
-        "the dynamics": lambda: ap.flow(problem, until=2.0),
+        "the dynamics": lambda: ap.sgd_flow(problem, until=2.0),
         "optimizer gamp": lambda: ap.simulate(problem, 2.0, optimizer="gamp", dimension=50, seeds=1),
         "optimizer sgd": lambda: ap.simulate(problem, 2.0, optimizer="sgd", dimension=50, seeds=1),
     }

@@ -294,7 +294,7 @@ def test_wrong_declarations_end_in_one_sentence(fields: dict[str, object], sente
 def test_what_does_not_cover_losses_of_q_says_so():
     calls = {
         "1RSB": lambda: ap.one_rsb(autoencoder(), 2.0, y=[1.0]),
-        "the dynamics": lambda: ap.flow(autoencoder(), until=2.0),
+        "the dynamics": lambda: ap.sgd_flow(autoencoder(), until=2.0),
         "optimizer gamp": lambda: ap.simulate(autoencoder(), 2.0, optimizer="gamp", dimension=50, seeds=1),
         "optimizer sgd": lambda: ap.simulate(autoencoder(), 2.0, optimizer="sgd", dimension=50, seeds=1),
     }

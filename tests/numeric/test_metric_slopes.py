@@ -21,7 +21,7 @@ def test_closed_forms_of_binary_classification(of: str):
 
     Tokens' sigma stands in the law of samples too, so that a derivative in the overlaps alone is another.
     """
-    ds = ap.sensitivity(LOGISTIC, 1.9, of=of, settings=SETTINGS)
+    ds = ap.sensitivity(LOGISTIC, 1.9, field=of, settings=SETTINGS)
     q, theta, dq, dtheta = (ds[name].item() for name in ("q", "theta", "d_q", "d_theta"))
     widened = float(of == "tokens.sigma")
     cosine = theta / (SIGMA * np.sqrt(q))
@@ -44,7 +44,7 @@ def test_a_parameter_of_the_metric_itself():
     loss = {"kind": "expression", "expression": "log(1 + exp(-sign(k)*h))", "parameters": {"beta": 1.3}}
     fields = {"loss": loss, "metrics": {"power": "beta**2*h**2 + beta*k**2"}}
     problem = Problem.from_dict({**LOGISTIC.to_dict(), **fields})
-    ds = ap.sensitivity(problem, 1.9, of="loss.parameters.beta", settings=SETTINGS)
+    ds = ap.sensitivity(problem, 1.9, field="loss.parameters.beta", settings=SETTINGS)
     expected = 2 * 1.3 * ds.q.item() + SIGMA**2
     assert abs(ds.d_q.item()) < 1e-9
     assert abs(ds.d_metric_power.item() - expected) < 4 * ds.d_metric_power_stderr.item() + 1e-6 * expected
@@ -59,7 +59,7 @@ def test_two_solves_have_the_slope_between_them():
     problem = Problem.from_dict(
         {"metrics": metrics, "tokens": {"sigma": 0.57}, "integration": {"standard_error": 4e-3}}
     )
-    ds = ap.sensitivity(problem, 2.3, of="tokens.sigma", settings=SETTINGS)
+    ds = ap.sensitivity(problem, 2.3, field="tokens.sigma", settings=SETTINGS)
     points = [
         solve_point(problem.with_fields({"tokens.sigma": 0.57 * factor}), 2.3, "semantic", settings=SETTINGS)
         for factor in (1.1, 0.9)

@@ -349,14 +349,16 @@ def test_what_becomes_of_a_metric_without_a_variance():
     problem = LOGISTIC.with_fields(
         {"metrics.no": "exp(h**2)", "metrics.loss": None, "integration.standard_error": 2e-4}
     )
-    found = ap.sensitivity(problem, 1.9, of="regularizer.strength", settings=SETTINGS)
-    alone = ap.sensitivity(problem.with_fields({"metrics.no": None}), 1.9, of="regularizer.strength", settings=SETTINGS)
+    found = ap.sensitivity(problem, 1.9, field="regularizer.strength", settings=SETTINGS)
+    alone = ap.sensitivity(
+        problem.with_fields({"metrics.no": None}), 1.9, field="regularizer.strength", settings=SETTINGS
+    )
     for name in ("metric_no", "metric_no_stderr", "d_metric_no", "d_metric_no_stderr"):
         assert np.isnan(found[name].item())
     for name in ("metric_wrong", "metric_wrong_stderr", "d_metric_wrong", "d_metric_wrong_stderr"):
         assert found[name].item() == alone[name].item()
     with pytest.raises(ProblemError, match=r"^metrics\.no grows so fast") as refused:
-        ap.tune(problem, over="regularizer.strength", metric="no", alpha=[1.9], between=(0.1, 0.3))
+        ap.tune(problem, field="regularizer.strength", metric="no", alpha=[1.9], between=(0.1, 0.3))
     assert refused.value.field == "metrics.no"
 
 
@@ -370,7 +372,7 @@ def test_the_loss_as_a_metric_is_the_test_error():
     clean = BOUNDED.replace(" + 0.5*noise0_1", "")
     whole = {"tokens": tokens, "teacher": {"noise": 0.3}, "loss": {"kind": "expression", "expression": BOUNDED}}
     whole |= {"metrics": {"clean": clean, "noisy": BOUNDED}, "integration": {"standard_error": 5e-3}}
-    point = ap.solve(Problem.from_dict(whole), 1.7, "semantic", stability=False)
+    point = ap.solve(Problem.from_dict(whole), 1.7, "semantic", settings=SolverSettings(stability=False))
     error = np.hypot(point.test_error_stderr, point.metric_clean_stderr)
     assert abs(point.metric_clean - point.test_error) < 3.5 * error
     assert error < 0.02 * point.test_error
@@ -382,7 +384,7 @@ def test_the_loss_as_a_metric_is_the_test_error():
 
 def test_datasets_have_a_variable_for_each(tmp_path: Path):
     problem = Problem(metrics={"b_2": "h0_0**2", "A": "sign(h0_0*k0_0)"})
-    grid = ap.sweep(problem, alpha=[1.2, 1.7], omega=[0.25], branches=("semantic",), workers=1)
+    grid = ap.sweep(problem, alpha=[1.2, 1.7], omega=[0.25], branch=("semantic",), workers=1)
     ap.save_dataset(grid, tmp_path / "grid.nc")
     loaded = ap.load_dataset(tmp_path / "grid.nc")
     xr.testing.assert_identical(loaded, grid)
@@ -393,7 +395,7 @@ def test_datasets_have_a_variable_for_each(tmp_path: Path):
         assert loaded[name].attrs["ancillary_variables"] == f"{name}_stderr"
         apart = loaded[name].sel(alpha=1.7).item() - one[name].item()
         assert abs(apart) < 4 * np.hypot(loaded[f"{name}_stderr"].sel(alpha=1.7).item(), one[f"{name}_stderr"].item())
-    with pytest.raises(ap.DatasetError, match='"metric_B" is not part of the schema'):
+    with pytest.raises(ap.errors.DatasetError, match='"metric_B" is not part of the schema'):
         ap.validate_dataset(loaded.rename(metric_A="metric_B"))
 
 
@@ -435,7 +437,7 @@ def test_compared_metrics_have_one_formula():
     """Others do not keep theory and runs apart, and what else the problems have does."""
     ours = Problem(metrics={"kept": "(1 - sign(h0_0*k0_0))/2", "changed": "h0_0**2", "own": "k0_0"})
     theirs = Problem(metrics={"kept": "(1 - sign(h0_0*k0_0))/2", "changed": "h1_0**2"})
-    theory = ap.solve(ours, 1.7, stability=False)
+    theory = ap.solve(ours, 1.7, settings=SolverSettings(stability=False))
     found = compare(theory, runs_of(theirs, theory.metric_kept.item() + 0.5))
     (kept,) = (one for one in found.quantities if one.name.startswith("metric_"))
     assert (kept.name, kept.theory) == ("metric_kept", theory.metric_kept.item())

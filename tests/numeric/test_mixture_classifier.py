@@ -96,9 +96,13 @@ def test_logits_of_classes_whose_sum_does_not_matter():
             }
         )
 
-    three = ap.solve(problem("h[0]", ridges.tolist(), 3), 2.3, branch="positional", stability=False)
+    three = ap.solve(
+        problem("h[0]", ridges.tolist(), 3), 2.3, branch="positional", settings=ap.SolverSettings(stability=False)
+    )
     change = (basis / np.sqrt(ridges)).tolist()
-    two = ap.solve(problem(f"h[0] @ {change}", 1.0, 2), 2.3, branch="positional", stability=False)
+    two = ap.solve(
+        problem(f"h[0] @ {change}", 1.0, 2), 2.3, branch="positional", settings=ap.SolverSettings(stability=False)
+    )
     assert three.status == two.status == 0
     W, U = (point.q.isel(token=0, cluster=0).values for point in (three, two))
     np.testing.assert_allclose(W, np.array(change).T @ U @ change, atol=2e-3)

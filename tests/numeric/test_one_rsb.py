@@ -181,7 +181,7 @@ def test_command_finds_the_maximum(tmp_path, capsys):
     assert main.main([*words, *options], standalone_mode=False) == 0
     printed = json.loads(capsys.readouterr().out)
     ds = ap.load_dataset(path)
-    assert ds.attrs["schema"] == "one_step"
+    assert ds.attrs["schema"] == "one_rsb"
     (y,), (y_error,) = printed["y"], printed["y_stderr"]
     # the maximum by theory.md's figures lies between 100 and 300
     assert 100 - 3 * y_error < y < 300 + 3 * y_error

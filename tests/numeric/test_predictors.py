@@ -15,7 +15,7 @@ from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution import predictors
 from attnphase.state_evolution.axes import matrix_root
-from attnphase.state_evolution.predictors import BestPredictor, best_predictor
+from attnphase.state_evolution.predictors import BestPredictor, PredictorKind, best_predictor
 from tests.numeric.test_stated_errors import assert_calibrated
 
 Array = NDArray[np.float64]
@@ -72,7 +72,7 @@ def spiked_errors() -> dict[str, float]:
 
 
 @pytest.mark.parametrize("kind", ["constant", "pooled", "linear"])
-def test_tokens_with_a_spike(kind: str):
+def test_tokens_with_a_spike(kind: PredictorKind):
     """Of clusters that differ in sigma, at unequal locations; the spike overlaps with both columns of the teacher."""
     errors = spiked_errors()
     assert errors["linear"] < 0.97 * errors["pooled"] < 0.9 * errors["constant"]
@@ -99,7 +99,7 @@ def gaussian_label(k: Any, noise: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["constant", "pooled", "positional", "linear"])
-def test_gaussian_tokens(kind: str):
+def test_gaussian_tokens(kind: PredictorKind):
     """Of one covariance, where the best positional predictor is a singular vector; encodings do not matter."""
     rho = Spectrum.of(GAUSSIAN).rho[0]
     slopes = COLUMNS @ matrix_root(rho)
@@ -117,7 +117,7 @@ def test_gaussian_tokens(kind: str):
 
 @pytest.mark.parametrize("at", [0.5, 0.0])
 @pytest.mark.parametrize("kind", ["constant", "linear"])
-def test_a_label_that_jumps(kind: str, at: float):
+def test_a_label_that_jumps(kind: PredictorKind, at: float):
     """In a single field; at zero all scramblings of Sobol points have half of their points on each side."""
     sigma = 0.8
     problem = Problem.from_dict({"tokens": {"length": 1, "sigma": sigma}, "loss": {"kind": "square"}})
@@ -170,7 +170,7 @@ def problem_of(own: Geometry, density: str | None = None) -> Problem:
 
 
 @pytest.mark.parametrize("kind", ["constant", "pooled", "linear"])
-def test_least_squares_in_all_coordinates(kind: str):
+def test_least_squares_in_all_coordinates(kind: PredictorKind):
     """Of a label that is linear given the clusters, so that all moments of the tokens are known."""
     own, size = geometry(), 2 * DIMENSION
     xx, xy, x, y, yy = np.zeros((size, size)), np.zeros(size), np.zeros(size), 0.0, NOISE
@@ -232,7 +232,11 @@ def test_least_squares_on_samples(label: str, weighted: bool):
         "a jump": np.sign(k[:, 0, 0] + k[:, 1, 1] / 2 - 0.3) * (1 + c[:, 1]) + k[:, 0, 1],
         "curved": c[:, 0] * np.tanh(2 * k[:, 1, 0]) + k[:, 0, 1] * k[:, 1, 1] / 2 + 2 * c[:, 1] * noise * k[:, 0, 0],
     }[label]
-    inputs = {"constant": x[:, :0, 0], "pooled": x.mean(axis=1), "linear": x.reshape(SAMPLES, -1)}
+    inputs: dict[PredictorKind, Any] = {
+        "constant": x[:, :0, 0],
+        "pooled": x.mean(axis=1),
+        "linear": x.reshape(SAMPLES, -1),
+    }
     found = {}
     for kind, values in inputs.items():
         design = np.column_stack([np.ones(SAMPLES), values])

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pytest
@@ -198,7 +198,7 @@ NUMBERS = [
     ("student.causal", [0], "true or false"),
     ("positions.kind", ["round", 3], '"opposite", "gram", "spectrum" or "none"'),
     ("positions.teacher", [3, "x", [0.1, 0.2]], "a table of numbers from -1e24 to 1e24, a row for each token"),
-    ("integration.rule", ["simpson", 3], '"auto", "gauss-hermite", "sobol", "lines", "nets", "published" or "split"'),
+    ("integration.rule", ["simpson", 3], '"auto", "gauss-hermite", "sobol", "lines" or "published"'),
     ("tokens.kind", ["mixtures", "gausian", 1], '"gaussian" or "mixture"'),
     ("tokens.clusters", [3, "x", [3], [[3]]], "a list of tables, each with sigma and mean"),
     ("tokens.law", [3, "same", [0.5, 0.5]], "a table with a kind"),
@@ -248,7 +248,12 @@ def test_sections_made_in_python_raise_our_error(cls, section):
     error = refusal(cls, colour=1)
     assert error.field == f"{section}.colour"
     assert str(error).startswith(f'unknown key "{section}.colour": "{section}" has the keys ')
-    assert refusal(cls, *range(9)).field == section
+    assert refusal(cls, *range(9)).field == f"{section}.{fields(cls)[0].name}"
+
+
+def test_arguments_without_a_name_are_those_of_the_first_sections():
+    assert str(refusal(Problem, "problem.toml")) == 'tokens must be a table, but it is "problem.toml".'
+    assert str(refusal(Problem, {"tokens": {"sigma": 0.7}})).startswith('unknown key "tokens.tokens": "tokens" has ')
 
 
 def test_the_message_in_full():

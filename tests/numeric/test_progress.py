@@ -347,11 +347,11 @@ def one_of(command: str) -> None:
     """A short one of a command that iterates for one point."""
     match command:
         case "solve":
-            ap.solve(COARSE, 1.8, "positional", stability=False, identity=False)
+            ap.solve(COARSE, 1.8, "positional", settings=SolverSettings(stability=False, identity=False))
         case "check":
             ap.check(COARSE, 1.8, "positional", experiment=False)
-        case "optimal":
-            ap.optimal(Problem.paper(omega=0.3), 0.42, max_nodes=1024)
+        case "bayes-optimal":
+            ap.bayes_optimal(Problem.paper(omega=0.3), 0.42, settings=SolverSettings(max_nodes=1024))
         case _:
             wide = COARSE.with_fields({"positions.kind": "none", "tokens.sigma": 0.7})
             settings = SolverSettings(tolerance=1e-3, max_maps=60)
@@ -359,7 +359,7 @@ def one_of(command: str) -> None:
                 ap.one_rsb(wide, 1.0, branch="uninformed", start="informed", outer=16, inner=16, settings=settings)
 
 
-@pytest.mark.parametrize("command", ["solve", "check", "optimal", "one-rsb"])
+@pytest.mark.parametrize("command", ["solve", "check", "bayes-optimal", "one-rsb"])
 def test_every_iteration_tells_its_steps(monkeypatch, command):
     """And how many it makes at most: without them nobody can say how long a point may take."""
     told: list[tuple[float, float]] = []
@@ -598,7 +598,7 @@ def test_thresholds_know_how_much_is_done(monkeypatch):
 
     dones, lines = [], recorded(monkeypatch, CRITICAL)
     monkeypatch.setattr(CRITICAL, "thresholds_of", stub)
-    ap.thresholds(Problem.paper(), [0.2, 0.3], progress=True)
+    ap.thresholds(Problem.paper(), omega=[0.2, 0.3], progress=True)
     (line,) = lines
     assert dones == [0, 4, 5, 6, 7]
     assert line.done == line.total == 8

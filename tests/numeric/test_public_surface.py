@@ -25,6 +25,7 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 
 pytest.importorskip("hypothesis")
+pytest.importorskip("torch")  # of experiments
 
 PAPER = Problem.paper(omega=0.2)
 NOTHING = object()
@@ -45,7 +46,7 @@ WRONG = {
 NUMBERS, WORD, FLAG, MAPPING = "a number", "a word", "True", "an empty mapping"
 # right values among the wrong ones, by parameter; None is right wherever it is the default
 RIGHT = {
-    "alpha": {NUMBERS}, "branches": set(), "steps": {NUMBERS}, "seeds": {NUMBERS}, "dimension": {NUMBERS},
+    "alpha": {NUMBERS}, "branch": set(), "steps": {NUMBERS}, "seeds": {NUMBERS}, "dimension": {NUMBERS},
     "seed": {NUMBERS}, "test_samples": {NUMBERS}, "trajectory": {NUMBERS}, "checkpoint_interval": {NUMBERS},
     "max_maps": {NUMBERS}, "max_seconds": {NUMBERS}, "max_nodes": {NUMBERS}, "threads": {NUMBERS}, "workers": {NUMBERS},
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
@@ -65,7 +66,7 @@ RIGHT = {
 }  # fmt: skip
 # where the same name means something else
 RIGHT_HERE = {
-    ("compare", "experiment"): set(), ("derive", "limit"): set(),
+    ("compare", "experiment"): set(), ("derive", "limit"): set(), ("follow", "at"): {NUMBERS},
     ("limits_figure", "limit"): set(), ("gap_figure", "limit"): set(),
     ("read_reference", "name"): set(), ("load_problem", "path"): set(),
     ("published_runs", "problem"): {MAPPING},
@@ -82,7 +83,7 @@ RIGHT_HERE = {
 ALSO = {
     "problem": ["problem"], "theory": ["theory"], "experiment": ["experiment"], "ds": ["dataset", "ds"],
     "path": ["path", "x:", "file"], "fields": ["fields"], "teacher_rank": ["teacher.rank"], "data": ["problem"],
-    "text": ["text", "TOML"], "row": ["row"], "branches": ["branch"], "shapes": ["shape", "unknown key"],
+    "text": ["text", "TOML"], "row": ["row"], "shapes": ["shape", "unknown key"],
     "values": ["values"], "name": ["name"], "counts": ["counts"],
 }  # fmt: skip
 # right values, so that only one argument is wrong at a time
@@ -90,7 +91,7 @@ GOOD = {
     "problem": PAPER, "alpha": 1.4, "omega": 0.3, "start": None, "row": lambda logits: logits, "name": "own",
     "path": "nowhere.nc", "text": "", "data": {}, "size": 2, "counts": [2, 2], "length": 2, "exponent": 1.2,
     "variances": (0.2, 0.4), "fraction": 0.3, "covariances": [np.eye(3)], "steps": 2, "values": {},
-    "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere", "of": "tokens.sigma",
+    "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere", "field": "tokens.sigma",
     "label": "k[0, 0]", "kind": "linear",
 }  # fmt: skip
 # sweep has a table of its own
@@ -130,7 +131,7 @@ def datasets():
         "experiments": blank(
             "experiments", {"start": branches, "dimension": [50], "alpha": [1.0, 1.5], "seed": [0, 1]}
         ),
-        "optimal": blank("optimal", {"start": ["uninformed"], "omega": [0.2, 0.3], "alpha": [1.0, 1.5]}),
+        "bayes_optimal": blank("bayes_optimal", {"start": ["uninformed"], "omega": [0.2, 0.3], "alpha": [1.0, 1.5]}),
         "histogram": build.from_histogram(
             histogram, mechanisms=branches, runs=2, symbols=np.zeros((1, 4), dtype=np.int64), rule="none", seed=0
         ),
@@ -175,7 +176,7 @@ def good(name, parameter):
         "validate_dataset",
         "save_dataset",
     ):
-        kinds = {"theory": "points", "ds": "points", "runs": "experiments", "limit": "optimal"}
+        kinds = {"theory": "points", "ds": "points", "runs": "experiments", "limit": "bayes_optimal"}
         if name in ("attention_figure", "learning_figure"):
             return datasets()["histogram"]
         if parameter in kinds:
@@ -269,7 +270,7 @@ def found(monkeypatch):
     ids=repr,
 )
 def test_one_value_is_a_list_of_one(found, omega):
-    ds = ap.thresholds(PAPER, omega)
+    ds = ap.thresholds(PAPER, omega=omega)
     wanted = np.atleast_1d(np.asarray(omega, dtype=float))
     assert ds["omega"].to_numpy().tolist() == wanted.tolist()
     assert ds["alpha_c"].to_numpy().tolist() == (1 + wanted).tolist()
@@ -277,18 +278,18 @@ def test_one_value_is_a_list_of_one(found, omega):
 
 def test_a_range_is_a_pair(found):
     pair: Any = np.array([0.5, 2.5])
-    ap.thresholds(PAPER, 0.3, alpha=pair)
+    ap.thresholds(PAPER, omega=0.3, alpha=pair)
     assert found == [(0.3, 0.5, 2.5)]
     for wrong in [(1, 2, 3), 1.5, (2, 1), (1, 1), "12", (1, math.inf), (0, 1), [[1, 2]], (1, 1e9)]:
-        with pytest.raises(ap.ProblemError, match=r"^alpha (must be|has)") as caught:
-            ap.thresholds(PAPER, 0.3, alpha=wrong)
+        with pytest.raises(ap.errors.ProblemError, match=r"^alpha (must be|has)") as caught:
+            ap.thresholds(PAPER, omega=0.3, alpha=wrong)
         assert caught.value.field == "alpha"
 
 
 @pytest.mark.parametrize("alpha", [[1.2], [1, 2], (1.5,), np.array([1.0, 2.0]), "1", {1: 2}, range(1, 3)], ids=repr)
 def test_one_sample_complexity_is_meant(alpha):
     for function in (ap.solve, ap.check):
-        with pytest.raises(ap.ProblemError, match=r"^alpha must be one positive number"):
+        with pytest.raises(ap.errors.ProblemError, match=r"^alpha must be one positive number"):
             function(PAPER, alpha)
 
 

@@ -200,13 +200,13 @@ def test_the_boundaries_are_those_of_the_whole_grid(refined, solved):
 
 
 def test_an_axis_may_be_given_in_any_order(solved):
-    few = {"omega": [0.4, 0.1, 0.25], "branches": "semantic"}
+    few = {"omega": [0.4, 0.1, 0.25], "branch": "semantic"}
     turned = run(alpha=ALPHAS[::-1], **few)
     xr.testing.assert_equal(turned.sortby("alpha"), run(**few))
 
 
 def test_further_fields_are_refined_value_by_value(solved):
-    ds = run(alpha=ALPHAS, omega=[0.1, 0.4], fields={"teacher.score": ["softmax", "linear"]}, branches="semantic")
+    ds = run(alpha=ALPHAS, omega=[0.1, 0.4], fields={"teacher.score": ["softmax", "linear"]}, branch="semantic")
     assert ds.alpha_l.dims == ("omega", "teacher_score")
     np.testing.assert_allclose(ds.alpha_l, [2 * [alpha_l(0.1)], 2 * [alpha_l(0.4)]], rtol=1e-9)
     assert "alpha_c" not in ds
@@ -232,7 +232,7 @@ def test_an_interrupted_sweep_goes_on_with_the_same_rounds(solved, tmp_path):
 
 
 def test_a_sweep_of_all_points_is_another_sweep(solved, tmp_path):
-    run(output=tmp_path / "out.nc", omega=0.2, branches="semantic")
+    run(output=tmp_path / "out.nc", omega=0.2, branch="semantic")
     with pytest.raises(DatasetError, match=r"holds another sweep: refine was True and is not set now"):
         sweep(PROBLEM, ALPHAS, 0.2, "semantic", workers=1, output=tmp_path / "out.nc", resume=True)
 

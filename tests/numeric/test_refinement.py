@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attnphase.arrays import Array
+from attnphase.fixed_points.measuring import gauges_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
@@ -27,6 +28,7 @@ from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import informed_signal, initial_overlaps
 from attnphase.state_evolution.system import System
@@ -471,3 +473,26 @@ def test_few_points_that_jump_give_way_to_more():
     assert (point.status, point.nodes) == (Status.converged, 2**15)
     # all units have learnt from their own, and queries from queries
     assert np.diag(point.values["theta"][0]) == pytest.approx([0.969, 0.960, 1.697, 1.505, 1.330], abs=0.02)
+
+
+def test_gauges_know_their_minima_once_they_were_evaluated():
+    """A point measured again is compared with the same maps, another rule with others; errors stay what they were."""
+    one_token = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None, "loss.kind": "logistic"}
+    problem = Problem().with_fields({**one_token, "integration.rule": "gauss-hermite"})
+    system, settings = System.of(problem, 1), SolverSettings(threads=1)
+    rules, informed = system.refinement(2**14), initial_overlaps(problem, "semantic")
+    map_ = StateEvolution(Channel(system, rules.first()), 1.3, system.sector_of(informed))
+    x, run = map_.pack(informed), Run(system, map_.alpha, settings, map_.sector)
+    assert map_(x) is not None
+    first = gauges_at(run, rules, map_)
+    cold = variations(map_, x, first)
+    away = x * (1 + 1e-6 * np.arange(len(x)))
+    assert map_(away) is not None
+    again = gauges_at(run, rules, map_)
+    assert first
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    warm = variations(map_, away, again)
+    np.testing.assert_allclose(warm.images, cold.images, atol=1e-3 * np.abs(cold.images).max())
+    finer = StateEvolution(Channel(system, rules.gauss_hermite(16)), 1.3, map_.sector)
+    assert finer(x) is not None
+    assert gauges_at(run, rules, finer)[0] is not first[0]

@@ -12,7 +12,7 @@ import xarray as xr
 
 import attnphase as ap
 from attnphase.checks.matching import at_problem
-from attnphase.errors import ProblemError
+from attnphase.errors import CompareError, ProblemError
 from attnphase.fixed_points.deflation import solutions_of
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -83,7 +83,7 @@ def test_the_objective_moves_by_half_the_norm_of_a_column():
     """``d eps_t / d lambda_i = |W_i|^2 / (2 d)``, and the total derivative in all of them is violation_ridge's."""
     norms = []
     for column in (0, 1):
-        ds = ap.sensitivity(UNITS, 1.7, of=f"regularizer.strength[{column}]", settings=SETTINGS)
+        ds = ap.sensitivity(UNITS, 1.7, field=f"regularizer.strength[{column}]", settings=SETTINGS)
         norms.append(ds.q.values[0, column, column] / 0.64)
         error = float(ds.d_training_loss_stderr) + 1e-6
         assert abs(float(ds.d_training_loss) - norms[column] / 2) < 4 * error
@@ -212,7 +212,7 @@ def test_the_risk_and_steps_of_sgd_know_the_columns():
 @pytest.fixture(scope="module")
 def swept() -> xr.Dataset:
     fields = {"regularizer.strength[1]": [0.1, 0.3]}
-    return ap.sweep(UNITS, alpha=[1.7, 2.2], fields=fields, branches="semantic", workers=1, settings=SETTINGS)
+    return ap.sweep(UNITS, alpha=[1.7, 2.2], fields=fields, branch="semantic", workers=1, settings=SETTINGS)
 
 
 def test_a_sweep_over_one_ridge(swept, tmp_path):
@@ -225,15 +225,15 @@ def test_a_sweep_over_one_ridge(swept, tmp_path):
     xr.testing.assert_identical(ap.load_dataset(tmp_path / "sweep.nc"), swept)
     there = at_problem(swept, of(UNITS, 0.02, 0.1))
     assert there.strength_1.item() == 0.1
-    with pytest.raises(ap.errors.CompareError, match=r"no strength_1 = 0\.2, which the experiment has"):
+    with pytest.raises(CompareError, match=r"no strength_1 = 0\.2, which the experiment has"):
         at_problem(swept, of(UNITS, 0.02, 0.2))
-    with pytest.raises(ap.errors.CompareError):
+    with pytest.raises(CompareError):
         at_problem(swept, of(UNITS, 0.03, 0.1))
 
 
 def test_the_best_of_one_ridge():
     """Test errors on both sides of it are larger."""
-    ds = ap.tune(UNITS, "regularizer.strength[0]", alpha=1.7, between=(0.002, 0.2), settings=SETTINGS).squeeze()
+    ds = ap.tune(UNITS, field="regularizer.strength[0]", alpha=1.7, between=(0.002, 0.2), settings=SETTINGS).squeeze()
     best, status = ds.optimum.item(), int(ds.status)
     assert status == 0
     errors = [
@@ -282,7 +282,7 @@ def test_turns_that_one_value_leaves_free_have_no_derivative():
     fields = {"loss.expression": loss, "integration.standard_error": 1e-2}
     problem = of(UNITS.with_fields(fields), 0.1, 0.1)
     with pytest.raises(ProblemError, match=r"strength\[1\] = 0\.1 leaves turns of the student's columns free"):
-        ap.sensitivity(problem, 3.0, of="regularizer.strength[1]", settings=SETTINGS)
+        ap.sensitivity(problem, 3.0, field="regularizer.strength[1]", settings=SETTINGS)
 
 
 def test_pages_have_the_ridges():

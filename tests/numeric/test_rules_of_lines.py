@@ -493,3 +493,13 @@ def test_the_next_rule_has_more_nodes_where_the_error_is():
     assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0, 0, 0, 0, 0])) is None
     small = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**6)
     assert small.next(first, 0.1, 1.0, np.full(7, 0.1)) is None
+
+
+def test_auto_takes_lines_where_they_have_few_nodes():
+    automatic = Problem.paper().integration
+    chosen = [
+        RULES["auto"](automatic, dimensions, True, 2**18).of_solve(has_lines=True).name
+        for dimensions in ((4, 2), (6, 3), (8, 4), (12, 6))
+    ]
+    assert chosen == ["lines", "auto", "auto", "auto"]
+    assert RULES["auto"](automatic, (4, 2), True, 2**18).of_solve(has_lines=False).name == "auto"

@@ -18,10 +18,10 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.functions import sign
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.axes import matrix_root
-from attnphase.state_evolution.predictors import best_predictor
+from attnphase.state_evolution.predictors import PredictorKind, best_predictor
 from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.system import System
-from attnphase.theories.bayes_optimal.run import optimal
+from attnphase.theories.bayes_optimal.run import bayes_optimal
 from tests.numeric.test_densities import BENT, INDEPENDENT, SAME, SHARE, SIGMA, assert_alike, problem_of, solved
 
 TAIL = 0.17
@@ -105,7 +105,7 @@ def test_the_best_predictors_of_a_label():
     y = np.tanh(k) + k / 5 + np.cos(k)
     variance, slope = w @ y**2 - (w @ y) ** 2, w @ (y * k)
     problem = problem_of(SQUARE, sigma=SIGMA, **HEAVY)
-    wanted = {"constant": variance, "linear": variance - slope**2 / (w @ k**2)}
+    wanted: dict[PredictorKind, float] = {"constant": variance, "linear": variance - slope**2 / (w @ k**2)}
     for kind, value in wanted.items():
         found = best_predictor(problem, "tanh(k) + k/5 + cos(k)", kind)
         assert abs(found.error - value) < 4 * found.standard_error < 0.03 * value, kind
@@ -168,7 +168,7 @@ def test_configurations_are_alike_only_if_their_samplers_are(uncompiled: None):
 def test_a_tail_is_swept(tmp_path: Path):
     """To none, and as each value by itself."""
     problem, places = problem_of(BENT, sigma=SIGMA, **HEAVY), [0.0, 0.1, TAIL]
-    swept = ap.sweep(problem, 2.3, branches="semantic", fields={"tokens.parameters.tail": places}, workers=2)
+    swept = ap.sweep(problem, 2.3, branch="semantic", fields={"tokens.parameters.tail": places}, workers=2)
     each = [
         problem.with_fields({"tokens.sampler": None}),
         problem.with_fields({"tokens.parameters.tail": 0.1}),
@@ -186,7 +186,7 @@ def test_a_tail_is_swept(tmp_path: Path):
 
 def test_the_slope_in_a_tail_is_that_of_two_solves():
     problem, step = problem_of(BENT, sigma=SIGMA, **HEAVY), 0.02
-    slopes = ap.sensitivity(problem, 2.3, of="tokens.parameters.tail").squeeze()
+    slopes = ap.sensitivity(problem, 2.3, field="tokens.parameters.tail").squeeze()
     beside = [
         ap.solve(problem.with_fields({"tokens.parameters.tail": TAIL + side}), 2.3).squeeze() for side in (step, -step)
     ]
@@ -301,7 +301,7 @@ def test_what_needs_a_gaussian_law_says_so():
         with pytest.raises(ProblemError, match=rf"^tokens\.sampler does not go with optimizer {optimizer}, .*: use"):
             TrainingSettings(optimizer).check(problem)
     with pytest.raises(ProblemError, match=r"^tokens\.sampler gives a law .* the Bayes-optimal error needs"):
-        optimal(problem, 1.2, channel="k")
+        bayes_optimal(problem, 1.2, channel="k")
     with pytest.raises(ProblemError, match=r"no tokens\.sampler"):
         best_predictor(problem_of("sum((h - k)**2)/2", 2, **HEAVY), "k[0, 0]", "positional")
     noisy = problem.with_fields({"loss.kind": "square", "teacher.noise": 0.2})

@@ -32,7 +32,7 @@ def rule(order):
 
 def test_the_papers_setting_has_the_numbers_of_an_integration_without_rows():
     """An integration by hand of the equations for isotropic tokens, by raw moments; errors in brackets there."""
-    ds = ap.flow(PAPER.with_fields(NO_DECAY), START, 2.0, 40.0, records=3)
+    ds = ap.sgd_flow(PAPER.with_fields(NO_DECAY), START, 2.0, 40.0, records=3)
     last = ds.isel(time=-1, token=0)
     for name, scale, value, error in (
         ("q", 0.25, 0.4464, 3e-4),
@@ -63,7 +63,7 @@ def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch, d
         | {"integration.rule": "gauss-hermite", "integration.nodes": 8}
     )
     start, until = Sizes(semantic=0.35, noise=0.8), 4.0
-    ds = ap.flow(problem, start, rate, until, batch=batch, records=5)
+    ds = ap.sgd_flow(problem, start, rate, until, batch=batch, records=5)
     gamma, weight, eta = np.array([low, high]), np.array([share, 1 - share]), rate or 1.0
     noise = rate and eta**2 / batch
     system = np.zeros((3, 3))  # the last row is one, which the labels' noise multiplies
@@ -90,7 +90,9 @@ NOISY = PAPER.with_fields({"teacher.noise": 0.21, "tokens.sigma": [0.4, 0.6]} | 
 
 
 def test_noise_of_labels_is_nothing_to_gradient_flow_but_a_constant_of_the_risk():
-    clean, noisy = (ap.flow(NOISY.with_fields({"teacher.noise": x}), START, 0.0, 15.0, records=4) for x in (0.0, 0.21))
+    clean, noisy = (
+        ap.sgd_flow(NOISY.with_fields({"teacher.noise": x}), START, 0.0, 15.0, records=4) for x in (0.0, 0.21)
+    )
     for name in ("q", "m", "theta", "weight_norm", "test_error"):
         assert (clean[name] == noisy[name]).all(), name
     # every row of the noise meets every token: Delta L Tr D / 2
@@ -145,7 +147,9 @@ def test_noise_that_a_loss_says_itself_is_that_of_the_field():
     """By nodes for the noise, where nothing says that the loss is quadratic in it."""
     plain = Problem().with_fields(ONE_TOKEN | {"teacher.noise": 0.37, "tokens.sigma": 0.7} | NO_DECAY | rule(6))
     said = {"loss.kind": "expression", "loss.expression": "(h - k - noise)**2/2"}
-    one, other = (ap.flow(p, "semantic=0.3,noise=0.4", 1.1, 3.0, records=3) for p in (plain, plain.with_fields(said)))
+    one, other = (
+        ap.sgd_flow(p, "semantic=0.3,noise=0.4", 1.1, 3.0, records=3) for p in (plain, plain.with_fields(said))
+    )
     for name in ("q", "theta", "population_risk", "test_error"):
         assert np.allclose(one[name], other[name], rtol=1e-9), name
     assert float(one.population_risk[-1] - one.test_error[-1] / 2) == pytest.approx(0.185, rel=1e-6)  # no decay here
@@ -198,9 +202,9 @@ def test_gradient_flow_loses_risk_at_the_rate_of_its_gradients_square(name):
 
 def test_small_rates_are_gradient_flow():
     problem = PAPER.with_fields(rule(8))
-    flow = ap.flow(problem, START, 0.0, 12.0, records=4)
+    flow = ap.sgd_flow(problem, START, 0.0, 12.0, records=4)
     for rate in (0.02, 0.01):
-        sgd = ap.flow(problem, START, rate, 12.0 / rate, records=4)
+        sgd = ap.sgd_flow(problem, START, rate, 12.0 / rate, records=4)
         ratio = np.abs(sgd.q.to_numpy() - flow.q.to_numpy()).max() / rate
         assert 1e-4 < ratio < 0.05  # the noise's part is linear in the rate
 
@@ -338,8 +342,8 @@ def test_tensor_rules_are_left_for_points_where_they_do_not_converge(largest):
 def test_exact_symmetries_stay_exact():
     """Along the teacher alone m is zero at all times, and theta along the encodings, also under sampled nodes."""
     problem = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
-    semantic = ap.flow(problem, "semantic=0.4,noise=0.3", 1.0, 30.0, records=3)
-    positional = ap.flow(problem, "positional=0.4,noise=0.3", 1.0, 30.0, records=3)
+    semantic = ap.sgd_flow(problem, "semantic=0.4,noise=0.3", 1.0, 30.0, records=3)
+    positional = ap.sgd_flow(problem, "positional=0.4,noise=0.3", 1.0, 30.0, records=3)
     assert not semantic.m.any()
     assert float(np.abs(semantic.theta).min()) > 0.05
     assert not positional.theta.any()
@@ -359,11 +363,11 @@ def test_stationary_points_of_the_paper():
     assert float(at_zero.weight_norm) < 1e-8
     # small starts grow at the eigenvalues there
     for start, order, eigenvalue in (("positional=1e-5", "m", 0), ("semantic=1e-5", "theta", 1)):
-        grown = np.abs(ap.flow(problem, start, 0.0, 20.0, records=3)[order].isel(token=0).to_numpy().ravel())
+        grown = np.abs(ap.sgd_flow(problem, start, 0.0, 20.0, records=3)[order].isel(token=0).to_numpy().ravel())
         rate = math.log(grown[2] / grown[1]) / 10
         assert rate == pytest.approx(float(at_zero.eigenvalue[eigenvalue]), rel=1e-4)
     # and a trajectory ends at the minimum that is searched for
-    end = ap.flow(problem, "positional=0.3,noise=0.2", 0.0, 5000.0, records=2)
+    end = ap.sgd_flow(problem, "positional=0.3,noise=0.2", 0.0, 5000.0, records=2)
     assert int(end.status) == FlowStatus.at_rest
     assert float(end.end) < 5000
     positional = ds.isel(solution=int(np.abs(ds.m[:, 0, 0].to_numpy()).argmax()))
@@ -373,7 +377,7 @@ def test_stationary_points_of_the_paper():
 
 def test_a_rate_that_is_too_large_diverges():
     problem = Problem().with_fields(ONE_TOKEN | {"tokens.sigma": 1.0} | rule(8) | NO_DECAY)
-    ds = ap.flow(problem, "noise=0.5", 2.5, 200.0, records=5)  # eta gamma > 2
+    ds = ap.sgd_flow(problem, "noise=0.5", 2.5, 200.0, records=5)  # eta gamma > 2
     assert int(ds.status) == FlowStatus.diverged
     assert np.isnan(ds.q[-1]).all()
     assert np.isfinite(ds.q[0]).all()
@@ -401,10 +405,10 @@ def test_the_share_of_samples_with_a_gradient_is_that_of_a_normal():
 def test_rest_at_a_saddle_is_told_from_rest():
     """Noise alone dies at a point that a small part along the encodings leaves, at a rate that a run with one has."""
     problem = PAPER.with_fields(rule(8))
-    dead, alive = (ap.flow(problem, start, 0.0, 4000.0, records=2) for start in ("noise=0.3", "positional=0.3"))
+    dead, alive = (ap.sgd_flow(problem, start, 0.0, 4000.0, records=2) for start in ("noise=0.3", "positional=0.3"))
     assert int(dead.status) == FlowStatus.at_saddle
     assert int(alive.status) == FlowStatus.at_rest
-    grown = np.abs(ap.flow(problem, "positional=1e-5", 0.0, 20.0, records=3).m.isel(token=0).to_numpy().ravel())
+    grown = np.abs(ap.sgd_flow(problem, "positional=1e-5", 0.0, 20.0, records=3).m.isel(token=0).to_numpy().ravel())
     assert float(dead.growth) == pytest.approx(math.log(grown[2] / grown[1]) / 10, rel=1e-3)
     assert float(alive.growth) < -1e-3
     assert ap.validate_dataset(dead) is dead
@@ -439,7 +443,7 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
     for sign, order in ((-1, "m"), (1, "theta")):
         angle = math.radians(boundary + sign * error)
         start = Sizes(semantic=0.5 * math.sin(angle), positional=0.5 * math.cos(angle))
-        end = ap.flow(problem, start, 0.0, 3000.0, records=2).isel(time=-1)
+        end = ap.sgd_flow(problem, start, 0.0, 3000.0, records=2).isel(time=-1)
         sizes = {name: float(np.abs(end[name]).max()) for name in ("m", "theta")}
         assert max(sizes, key=sizes.__getitem__) == order
     assert ap.validate_dataset(ds) is ds
@@ -537,7 +541,7 @@ def test_planes_without_a_boundary_say_why(monkeypatch, rules, why):
 )
 def test_wrong_arguments_are_refused(changed, words):
     with pytest.raises(ProblemError, match=words):
-        ap.flow(PAPER, **changed)
+        ap.sgd_flow(PAPER, **changed)
 
 
 @pytest.mark.parametrize(
@@ -549,12 +553,12 @@ def test_wrong_arguments_are_refused(changed, words):
 )
 def test_problems_without_such_a_dynamics_are_refused(changes, words):
     with pytest.raises(ProblemError, match=words):
-        ap.flow(PAPER.with_fields(changes))
+        ap.sgd_flow(PAPER.with_fields(changes))
 
 
 def test_a_positional_start_needs_encodings():
     with pytest.raises(ProblemError, match="start has a positional part, but there are no encodings"):
-        ap.flow(PAPER.with_fields({"positions.kind": "none"}), "positional=0.3")
+        ap.sgd_flow(PAPER.with_fields({"positions.kind": "none"}), "positional=0.3")
 
 
 def test_texts_of_sizes_are_read_back():
@@ -563,4 +567,4 @@ def test_texts_of_sizes_are_read_back():
 
 
 def test_kinds_of_the_dynamics_are_part_of_the_schema():
-    assert {"flow", "stationary", "basins"} <= set(SCHEMAS)
+    assert {"sgd_flow", "stationary", "basins"} <= set(SCHEMAS)

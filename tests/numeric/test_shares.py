@@ -59,10 +59,14 @@ def test_the_others_keep_their_ratios():
 def test_derivatives_in_a_weight_are_those_of_solves_beside(weights: list[float] | None):
     problem = mixture() if weights is None else mixture(weights=weights)
     own, field, step = (0.5 if weights else 1 / 3), "tokens.law.weights[1]", 2e-3
-    slopes = ap.sensitivity(problem, 1.7, of=field)
+    slopes = ap.sensitivity(problem, 1.7, field=field)
     assert float(slopes["law.weights_1"]) == own
     low, high = (
-        ap.solve(problem.with_fields({field: own + side * step}), 1.7, stability=False, identity=False)
+        ap.solve(
+            problem.with_fields({field: own + side * step}),
+            1.7,
+            settings=ap.SolverSettings(stability=False, identity=False),
+        )
         for side in (-1, 1)
     )
     for name in ("test_error", "training_loss", "weight_norm"):
@@ -73,7 +77,7 @@ def test_derivatives_in_a_weight_are_those_of_solves_beside(weights: list[float]
 
 def test_a_sweep_names_the_weight():
     varied = {"tokens.law.weights[0]": [0.2, 0.6]}
-    swept = ap.sweep(mixture(weights=[0.2, 0.5, 0.3]), alpha=[1.7], branches=["semantic"], fields=varied)
+    swept = ap.sweep(mixture(weights=[0.2, 0.5, 0.3]), alpha=[1.7], branch=["semantic"], fields=varied)
     alone = ap.solve(mixture(weights=[0.6, 0.25, 0.15]), 1.7)
     (name,) = (name for name in map(str, swept.dims) if "weights" in name)
     assert float(swept["test_error"].isel({name: 1}).item()) == pytest.approx(float(alone["test_error"]), rel=1e-6)
@@ -99,14 +103,16 @@ SWEPT = {
 def test_a_theory_over_a_probability_is_compared_with_runs_at_one(field: str):
     """Whether they give the probabilities as lists, or leave equal ones out."""
     base, there, other = SWEPT[field]
-    swept = ap.sweep(base, alpha=[1.7], branches=["semantic"], fields={field: [0.45, 0.6, 1 / 3]}, workers=1)
+    swept = ap.sweep(base, alpha=[1.7], branch=["semantic"], fields={field: [0.45, 0.6, 1 / 3]}, workers=1)
     dimension = next(str(name) for name in swept.dims if swept[name].attrs.get("field") == field)
     found = at_problem(swept, there)
     assert found[dimension].item() == 0.6
     assert found.test_error.item() == pytest.approx(ap.solve(there, 1.7).test_error.item(), rel=1e-6)
     if base == mixture():
         assert at_problem(swept, base)[dimension].item() == 1 / 3
-    with pytest.raises(ap.CompareError, match=r"different problems: (tokens\.law|teacher\.prior_probabilities) is"):
+    with pytest.raises(
+        ap.errors.CompareError, match=r"different problems: (tokens\.law|teacher\.prior_probabilities) is"
+    ):
         at_problem(swept, other)
 
 
@@ -131,15 +137,17 @@ REFUSED = {
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_what_leaves_no_law_is_refused(sentence: str):
     problem, changes = REFUSED[sentence]
-    with pytest.raises(ap.ProblemError, match=re.escape(sentence)):
+    with pytest.raises(ap.errors.ProblemError, match=re.escape(sentence)):
         problem.with_fields(changes)
 
 
 def test_a_derivative_that_does_not_exist_names_the_remedy():
     """It had dashes for numbers and no word."""
     certain = mixture(weights=[0.0, 1.0, 0.0])
-    with pytest.raises(ap.ProblemError, match=r"weights\[1\] can have no value beside its own: tokens\.law\.weights"):
-        ap.sensitivity(certain, 1.7, of="tokens.law.weights[1]")
-    assert abs(float(ap.sensitivity(certain, 1.7, of="tokens.law.weights[2]")["d_test_error"])) > 1e-3
-    with pytest.raises(ap.ProblemError, match=r"can vary: name an entry, as tokens\.law\.weights\[0\]\."):
-        ap.sensitivity(mixture(weights=[0.2, 0.5, 0.3]), 1.7, of="tokens.law.weights")
+    with pytest.raises(
+        ap.errors.ProblemError, match=r"weights\[1\] can have no value beside its own: tokens\.law\.weights"
+    ):
+        ap.sensitivity(certain, 1.7, field="tokens.law.weights[1]")
+    assert abs(float(ap.sensitivity(certain, 1.7, field="tokens.law.weights[2]")["d_test_error"])) > 1e-3
+    with pytest.raises(ap.errors.ProblemError, match=r"can vary: name an entry, as tokens\.law\.weights\[0\]\."):
+        ap.sensitivity(mixture(weights=[0.2, 0.5, 0.3]), 1.7, field="tokens.law.weights")

@@ -325,7 +325,7 @@ def test_the_gap_tells_where_training_departs(setting, branch, alpha):
 
 
 def test_without_stability_and_without_its_variables():
-    ds = solve(PAPER, 1.9, stability=False)
+    ds = solve(PAPER, 1.9, settings=SolverSettings(stability=False))
     assert np.isnan(ds["replicon"])
     assert np.isnan(ds["overlap_gap"])
     assert not bool(untrusted(ds))

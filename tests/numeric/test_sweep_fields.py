@@ -86,7 +86,7 @@ def test_every_line_has_its_values(lines):
 def test_a_swept_field_reaches_the_solver():
     """Two points of a sweep are those of the two problems, solved one by one."""
     sigmas = [0.45, 0.6]
-    ds = sweep(PROBLEM, [1.7], branches=["semantic"], fields={"tokens.sigma": sigmas}, workers=1)
+    ds = sweep(PROBLEM, [1.7], branch=["semantic"], fields={"tokens.sigma": sigmas}, workers=1)
     for sigma in sigmas:
         alone = ap.solve(PROBLEM.with_fields({"tokens.sigma": sigma}), 1.7)
         point = ds.sel(sigma=sigma, alpha=1.7, branch="semantic")
@@ -112,7 +112,7 @@ def test_a_swept_field_reaches_the_solver():
 )
 def test_values_become_a_coordinate(solver, tmp_path, field, values, name, taken):
     output = tmp_path / "out.nc"
-    ds = sweep(PROBLEM, 1.3, branches="semantic", fields={field: values}, workers=1, output=output)
+    ds = sweep(PROBLEM, 1.3, branch="semantic", fields={field: values}, workers=1, output=output)
     coordinate = ds[name]
     assert coordinate.to_numpy().tolist() == taken
     assert [type(value) for value in coordinate.to_numpy().tolist()] == [type(value) for value in taken]
@@ -123,7 +123,7 @@ def test_values_become_a_coordinate(solver, tmp_path, field, values, name, taken
 
 def test_a_key_of_two_sections_makes_two_dimensions(lines):
     fields = {"student.temperature": [0.5, 2.0], "teacher.temperature": [0.8, 1.4]}
-    ds = sweep(PROBLEM, 1.3, branches="semantic", fields=fields, workers=1)
+    ds = sweep(PROBLEM, 1.3, branch="semantic", fields=fields, workers=1)
     assert ds.sizes["student_temperature"] == ds.sizes["teacher_temperature"] == 2
     found = [(problem.student.temperature, problem.teacher.temperature) for problem in lines]
     assert sorted(found) == [(0.5, 0.8), (0.5, 1.4), (2.0, 0.8), (2.0, 1.4)]
@@ -138,7 +138,7 @@ def test_a_law_of_the_tokens_is_swept(lines, tmp_path):
         }
     )
     fields = {"tokens.law.probability": [0.6, 0.9]}
-    ds = sweep(mixture, 1.3, branches="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
+    ds = sweep(mixture, 1.3, branch="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
     assert [p.tokens.law.probability for p in lines] == [0.6, 0.9]
     assert ds["law.probability"].to_numpy().tolist() == [0.6, 0.9]
     assert ds.sizes["cluster"] == 2
@@ -149,7 +149,7 @@ def test_losses_without_a_linear_predictor_are_swept(solver, tmp_path):
     scalar = Problem().with_fields({"tokens.length": 1, "positions.kind": "none"})  # its own loss is the paper's
     solver.known["linear_test_error"] = float("nan")
     fields = {"loss.kind": ["square", "logistic"]}
-    ds = sweep(scalar, 1.3, branches="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
+    ds = sweep(scalar, 1.3, branch="semantic", fields=fields, workers=1, output=tmp_path / "out.nc")
     assert bool(ds["linear_test_error"].isnull().all())
 
 
@@ -162,12 +162,12 @@ def test_losses_without_a_linear_predictor_are_swept(solver, tmp_path):
         ({"alpha": [1.0, -2.0]}, "alpha must be a positive number up to 1e+06, or a list of them, not -2.0."),
         ({"omega": "high"}, "omega must be a number from 0 to 1, not 'high'."),
         ({"omega": 1.5}, "teacher.omega must be a number from 0 to 1, but it is 1.5."),
-        ({"branches": 3}, "branches must be one of semantic, positional, uninformed, mixed, not 3."),
-        ({"branches": ["semantic", "semantic"]}, "branches has 'semantic' twice: give every value once."),
-        ({"branches": "mixed"}, "the mixed branch needs student.rank of at least 2."),
+        ({"branch": 3}, "branch must be one of semantic, positional, uninformed, mixed, not 3."),
+        ({"branch": ["semantic", "semantic"]}, "branch has 'semantic' twice: give every value once."),
+        ({"branch": "mixed"}, "the mixed branch needs student.rank of at least 2."),
         ({"fields": [("tokens.sigma", 0.5)]}, "fields must be a mapping from fields of the problem to values, not [("),
         ({"fields": {"alpha": [1.0]}}, "alpha is not a field of the problem: give it as the argument alpha of sweep."),
-        ({"fields": {"branch": "semantic"}}, "branch is not a field of the problem: give it as the argument branches"),
+        ({"fields": {"branch": "semantic"}}, "branch is not a field of the problem: give it as the argument branch"),
         ({"fields": {"tokens.sigma": []}}, "tokens.sigma must hold at least one value."),
         ({"fields": {"tokens.sigma": [0.5, 0.5]}}, "tokens.sigma has a value twice: give every value once."),
         (
@@ -225,7 +225,7 @@ def test_a_large_grid_is_checked_without_solving_anything(monkeypatch):
     monkeypatch.setattr(SWEEP, "initial_overlaps", lambda problem, branch: asked.append((problem, branch)))
     values = np.linspace(0.1, 0.9, 300)
     fields = {"positions.kind": ["opposite", "none"], "integration.seed": [0, 1]}
-    swept = SWEEP.axes_of(1.3, values, ("semantic", "positional"), fields)
+    swept = SWEEP.axes_of(Problem(), 1.3, values, ("semantic", "positional"), fields)
     lines, _ = SWEEP.lines_of(PROBLEM, swept, ap.SolverSettings())
     assert len(lines) == 2400
     assert {(problem.positions.kind, branch) for problem, branch in asked} == {
@@ -237,7 +237,7 @@ def test_a_large_grid_is_checked_without_solving_anything(monkeypatch):
 def test_kinds_of_tokens_are_swept_alone(lines):
     mixture = PROBLEM.with_fields({"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}]})
     with pytest.raises(ProblemError, match=r"tokens\.kind cannot be swept"):
-        sweep(mixture, 1.3, branches="semantic", fields={"tokens.kind": ["gaussian"]}, workers=1)
+        sweep(mixture, 1.3, branch="semantic", fields={"tokens.kind": ["gaussian"]}, workers=1)
     assert lines == []
 
 

@@ -355,19 +355,21 @@ def binary_users(alpha, noise, rho):
 def test_linear_labels_of_signs_are_binary_cdma(alpha, noise):
     """Tanaka, IEEE Trans. Inf. Theory 48 (2002) 2888: against an iteration of one number."""
     problem = ONE.with_fields(RADEMACHER | {"teacher.noise": noise})
-    ds = ap.optimal(problem, alpha, start="uninformed")
+    ds = ap.bayes_optimal(problem, alpha, start="uninformed")
     share, entropy = binary_users(alpha, noise, 0.64)
     assert ds["overlap"].item() == pytest.approx(1 - share, rel=1e-7)
     assert ds["free_entropy"].item() == pytest.approx(entropy, rel=1e-7)
     # the Gaussian learner knows less
-    assert ap.optimal(problem.with_fields({"teacher.prior": "gaussian"}), alpha)["overlap"].max() < 1 - share - 0.01
+    assert (
+        ap.bayes_optimal(problem.with_fields({"teacher.prior": "gaussian"}), alpha)["overlap"].max() < 1 - share - 0.01
+    )
 
 
 @pytest.mark.parametrize("fields", [SPARSE, SKEWED, POSITIVE], ids=["sparse", "skewed", "positive"])
 def test_linear_labels_of_other_laws_against_one_step_of_their_own(fields):
     """With the quadrature above for the rows; a mean that is not zero is known before any label."""
     problem = ONE.with_fields(fields)
-    ds = ap.optimal(problem, 0.7, start="uninformed")
+    ds = ap.bayes_optimal(problem, 0.7, start="uninformed")
     image = 0.64 * row_by_quadrature(problem.teacher.law, 0.64 * 0.7 / (0.3 + ds["V"].item()))[0]
     assert ds["V"].item() == pytest.approx(image, rel=1e-6)
 
@@ -375,7 +377,7 @@ def test_linear_labels_of_other_laws_against_one_step_of_their_own(fields):
 def test_linear_labels_of_three_atoms_of_a_file_against_quadrature(tmp_path):
     """``V = E Var(w | S w + S^(1/2) z)`` with ``S = rho alpha/(noise + rho V)``, and Rademacher's file as that law."""
     signs = ap.load_problem(written(tmp_path, "value,probability\n-1,.5\n1,.5\n"))
-    same = [ap.optimal(one, 0.7, start="uninformed") for one in (signs, ONE.with_fields(RADEMACHER))]
+    same = [ap.bayes_optimal(one, 0.7, start="uninformed") for one in (signs, ONE.with_fields(RADEMACHER))]
     assert same[0].overlap.item() == pytest.approx(same[1].overlap.item(), rel=1e-12)
     values, shares = np.array([-1.3, 0.2, 1.1]), np.array([0.25, 0.6, 0.15])
     lines = "".join(f"{value},{share}\n" for value, share in zip(values, shares, strict=True))
@@ -392,14 +394,14 @@ def test_linear_labels_of_three_atoms_of_a_file_against_quadrature(tmp_path):
     V = shares @ values**2 - (shares @ values) ** 2
     for _ in range(200):
         V = unknown(rho * alpha / (noise + rho * V))
-    point = ap.optimal(three, alpha, start="uninformed")
+    point = ap.bayes_optimal(three, alpha, start="uninformed")
     assert point.V.item() == pytest.approx(rho * V, rel=1e-6)
 
 
 def test_a_density_of_one_is_the_gaussian_law():
-    whole = ap.optimal(ONE.with_fields(SPARSE | {"teacher.prior_density": 1.0}), 0.7)
-    np.testing.assert_allclose(whole["q"], ap.optimal(ONE, 0.7)["q"], rtol=1e-12)
-    nearly = ap.optimal(ONE.with_fields(SPARSE | {"teacher.prior_density": 1 - 1e-7}), 0.7)
+    whole = ap.bayes_optimal(ONE.with_fields(SPARSE | {"teacher.prior_density": 1.0}), 0.7)
+    np.testing.assert_allclose(whole["q"], ap.bayes_optimal(ONE, 0.7)["q"], rtol=1e-12)
+    nearly = ap.bayes_optimal(ONE.with_fields(SPARSE | {"teacher.prior_density": 1 - 1e-7}), 0.7)
     np.testing.assert_allclose(nearly["q"], whole["q"], rtol=1e-6)
 
 
@@ -411,7 +413,7 @@ def test_the_binary_perceptron():
     assert found["information_theoretic"].alpha == pytest.approx(1.245, abs=1e-3)
     assert found["algorithmic"].alpha == pytest.approx(1.493, abs=1e-3)
     assert found["perfect_recovery"].alpha == found["algorithmic"].alpha
-    ds = ap.optimal(problem, [1.4, 1.6])
+    ds = ap.bayes_optimal(problem, [1.4, 1.6])
     assert ds["recovered"].to_numpy().tolist() == [[0, 1], [1, 1]]
     assert (ds["status"] == 0).all()
     assert ds["test_error"].sel(start="informed").to_numpy() == pytest.approx(0)
@@ -421,7 +423,13 @@ def test_the_binary_perceptron():
 def test_signs_are_known_from_sums_without_noise():
     """The informed start leaves so little that its square is no number."""
     problem = Problem.from_dict({"tokens": {"length": 2, "sigma": 1.0}, "positions": {"kind": "none"}})
-    ds = ap.optimal(problem.with_fields(RADEMACHER), 0.4, channel="sum(k)", start="informed", max_nodes=512)
+    ds = ap.bayes_optimal(
+        problem.with_fields(RADEMACHER),
+        0.4,
+        channel="sum(k)",
+        start="informed",
+        settings=ap.SolverSettings(max_nodes=512),
+    )
     assert ds["recovered"].item() == 1
     assert ds["overlap"].item() == pytest.approx(1)
 
@@ -464,7 +472,7 @@ def test_two_columns_in_one_label_are_an_entry_with_the_sums():
     )
     values = SKEWED | {"teacher.prior_values": [-1.5, -0.5, 0.5, 1.5], "teacher.prior_probabilities": [0.25] * 4}
     whole, one = (
-        ap.optimal(problem, 0.9, channel=channel, start="uninformed")
+        ap.bayes_optimal(problem, 0.9, channel=channel, start="uninformed")
         for problem, channel in ((two, "k0_0 + 0.5*k0_1"), (ONE.with_fields(values), "linear"))
     )
     q = whole["q"].to_numpy().reshape(2, 2)
@@ -473,7 +481,7 @@ def test_two_columns_in_one_label_are_an_entry_with_the_sums():
 
 
 def test_pages_have_the_prior_where_there_is_one():
-    plain, own = (derive(problem, limit="optimal").markdown for problem in (ONE, ONE.with_fields(SPARSE)))
+    plain, own = (derive(problem, limit="bayes_optimal").markdown for problem in (ONE, ONE.with_fields(SPARSE)))
     assert "Prior of the teacher" not in plain
     assert own.startswith(plain.rstrip())
     assert r"\tag{W2}" in own

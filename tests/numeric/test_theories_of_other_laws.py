@@ -28,7 +28,7 @@ from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
-from attnphase.theories.bayes_optimal.run import optimal
+from attnphase.theories.bayes_optimal.run import bayes_optimal
 from attnphase.theories.one_rsb.equations import one_rsb_equations
 from attnphase.theories.one_rsb.map import OneRsbMap, OneRsbOverlaps
 from attnphase.theories.one_rsb.nodes import OneRsbNodes
@@ -102,7 +102,7 @@ def test_ridge_regression_is_solved_under_another_law():
 @pytest.mark.usefixtures("tilts_every_problem")
 def test_theories_that_need_a_density_refuse_the_law():
     with pytest.raises(ProblemError, match=r"^tokens have a law .* the Bayes-optimal error needs the density of k"):
-        optimal(Problem.paper(omega=0.3125), 0.7)
+        bayes_optimal(Problem.paper(omega=0.3125), 0.7)
     noisy = Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "square"}, "teacher": {"noise": 0.0625}})
     with pytest.raises(ProblemError, match=r"^tokens have a law .* set teacher\.noise to 0\.$"):
         solve_point(noisy, 1.0, "semantic")

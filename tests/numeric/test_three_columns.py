@@ -9,7 +9,8 @@ import pytest
 from scipy.stats import ncx2, norm
 
 import attnphase as ap
-from attnphase import Problem, ProblemError
+from attnphase import Problem
+from attnphase.errors import ProblemError
 from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.importance import Noisy
@@ -37,9 +38,9 @@ def problem(length, noise, rank=3, sigma=1.0, **fields):
 
 def test_labels_of_three_columns_without_noise_are_refused():
     with pytest.raises(ProblemError, match=r"teacher\.rank must be 1 or 2 for labels without noise, not 3: set"):
-        ap.optimal(problem(2, 0.0), 0.5)
+        ap.bayes_optimal(problem(2, 0.0), 0.5)
     with pytest.raises(ProblemError, match=r"teacher\.rank must be at most 3 for this theory, not 4"):
-        ap.optimal(problem(2, 0.1, 4), 0.5)
+        ap.bayes_optimal(problem(2, 0.1, 4), 0.5)
 
 
 def test_the_images_of_three_columns_are_a_group_of_orthogonal_matrices():

@@ -200,7 +200,7 @@ def test_errors_of_a_parameter_on_a_kink_are_those_of_its_seeds(name: str):
 def test_derivatives_of_a_parameter_on_a_kink():
     """In alpha, by differences of the closed forms."""
     alpha, noise, strength, penalty, numbers = CASES["quantile"]
-    found = ap.sensitivity(of_kinks(noise, strength, penalty, **numbers), alpha, of="alpha", settings=SETTINGS)
+    found = ap.sensitivity(of_kinks(noise, strength, penalty, **numbers), alpha, field="alpha", settings=SETTINGS)
     high, low = (own_fixed_point(alpha + step, noise, strength, penalty, **numbers) for step in (0.01, -0.01))
     for name, place in (("trained", 3), ("V", 2)):
         value, error = (float(np.ravel(found[f"d_{name}{end}"])[0]) for end in ("", "_stderr"))

@@ -320,11 +320,11 @@ def test_datasets_and_commands(tmp_path):
     assert "d_test_error" in result.output
     assert "tokens.sigma = 0.5" in result.output
     ds = ap.load_dataset(path)
-    assert (ds.attrs["of"], float(ds["sigma"]), ds["d_q"].dims) == ("tokens.sigma", 0.5, ds["q"].dims)
+    assert (ds.attrs["field"], float(ds["sigma"]), ds["d_q"].dims) == ("tokens.sigma", 0.5, ds["q"].dims)
     problem = ap.Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 64})
-    alone = ap.sensitivity(problem, 1.9, of="tokens.sigma", settings=SolverSettings(stability=False))
+    alone = ap.sensitivity(problem, 1.9, field="tokens.sigma", settings=SolverSettings(stability=False))
     np.testing.assert_allclose(alone["d_test_error"], ds["d_test_error"].sel(branch="semantic"), rtol=1e-3)
-    unconverged = ap.sensitivity(problem, 1.9, of="alpha", settings=SolverSettings(max_maps=2))
+    unconverged = ap.sensitivity(problem, 1.9, field="alpha", settings=SolverSettings(max_maps=2))
     assert int(unconverged["status"]) != 0
     assert np.isnan(unconverged["d_q"]).all()
 
@@ -332,11 +332,11 @@ def test_datasets_and_commands(tmp_path):
 def test_what_says_how_it_is_solved_is_no_field_to_tune_or_differentiate_in():
     problem = ap.Problem.paper(omega=0.3)
     with pytest.raises(ProblemError, match=r"integration\.standard_error says how the problem is solved"):
-        ap.tune(problem, "integration.standard_error", alpha=1.7)
+        ap.tune(problem, field="integration.standard_error", alpha=1.7)
     with pytest.raises(ProblemError, match=r"integration\.standard_error says how the problem is solved"):
-        ap.sensitivity(problem, 1.7, of="integration.standard_error")
+        ap.sensitivity(problem, 1.7, field="integration.standard_error")
 
 
 def test_a_range_by_default_that_the_field_cannot_have_asks_for_one():
     with pytest.raises(ProblemError, match=r"between is missing, and teacher\.omega cannot be all of 0\.003 to 30"):
-        ap.tune(ap.Problem.paper(omega=0.3), "teacher.omega", alpha=1.7)
+        ap.tune(ap.Problem.paper(omega=0.3), field="teacher.omega", alpha=1.7)

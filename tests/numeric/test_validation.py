@@ -10,7 +10,9 @@ import pytest
 import xarray as xr
 
 from attnphase.data.build import from_points, from_runs
+from attnphase.data.files import load_dataset, write_dataset
 from attnphase.data.reading import overlap_size
+from attnphase.data.schemas import SCHEMA_VERSION
 from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES
 from attnphase.errors import DatasetError
@@ -185,3 +187,17 @@ def test_the_field_of_a_coordinate_is_one_of_a_problem(field: object):
     ds = points()
     ds["alpha"].attrs["field"] = field
     assert 'attribute "field" of variable "alpha" must be a field' in refused(ds)
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_another_version_of_the_schema_is_refused(version, tmp_path):
+    """By the file's name, its version and ours, and what wrote it."""
+    ds, path = from_points([a_point(PROBLEM, 1.3)]), tmp_path / "other.nc"
+    assert ds.attrs["schema_version"] == SCHEMA_VERSION
+    write_dataset(ds.assign_attrs(schema_version=version, attnphase_version="9.1"), path)
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(path)
+    assert str(caught.value) == (
+        f"{path}: the dataset follows version {version} of the schema, but this attnphase reads version"
+        f" {SCHEMA_VERSION}: use attnphase 9.1, which wrote it, or compute the dataset again."
+    )

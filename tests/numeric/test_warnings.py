@@ -21,11 +21,11 @@ from attnphase.state_evolution.branches import Identity
 PROBLEM = ap.Problem.paper()
 GOOD = {"overlap_gap": 0.01, "violation_ridge": 0.03}
 KINDS = {
-    ap.NotConvergedWarning: {"status": Status.iteration_limit},
-    ap.ViolatedWarning: {"violation_ridge": 0.9},
-    ap.ReplicaSymmetryWarning: {"overlap_gap": 0.53},
-    ap.MergedWarning: {"on_branch": Identity.merged},
-    ap.UndecidedWarning: {"on_branch": Identity.not_decided},
+    ap.errors.NotConvergedWarning: {"status": Status.iteration_limit},
+    ap.errors.ViolatedWarning: {"violation_ridge": 0.9},
+    ap.errors.ReplicaSymmetryWarning: {"overlap_gap": 0.53},
+    ap.errors.MergedWarning: {"on_branch": Identity.merged},
+    ap.errors.UndecidedWarning: {"on_branch": Identity.not_decided},
 }
 
 
@@ -44,7 +44,7 @@ def warnings_of(call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return [one for one in caught if issubclass(one.category, ap.AttnphaseWarning)]
+    return [one for one in caught if issubclass(one.category, ap.errors.AttnphaseWarning)]
 
 
 @pytest.fixture
@@ -84,7 +84,11 @@ def test_the_command_says_the_same_and_does_not_warn(monkeypatch, kind):
     monkeypatch.setattr(warnings, "showwarning", lambda *given, **_: told.append(given))
     result = CliRunner().invoke(main, ["solve", "--alpha", "1.37"])
     assert told == []
-    accepts = "; --allow-unconverged accepts this" if kind in (ap.NotConvergedWarning, ap.ViolatedWarning) else ""
+    accepts = (
+        "; --allow-unconverged accepts this"
+        if kind in (ap.errors.NotConvergedWarning, ap.errors.ViolatedWarning)
+        else ""
+    )
     assert result.stderr == f"attnphase: {str(warning.message).removesuffix('.')}{accepts}.\n"
     assert result.exit_code == (1 if accepts else 0)
     accepted = CliRunner().invoke(main, ["solve", "--alpha", "1.37", "--allow-unconverged"])
@@ -95,10 +99,10 @@ def test_a_class_is_silenced_by_the_usual_filter(monkeypatch):
     solving(monkeypatch, [point_with(overlap_gap=0.53, status=Status.iteration_limit)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", ap.ReplicaSymmetryWarning)
-        with pytest.raises(ap.NotConvergedWarning):
+        warnings.simplefilter("ignore", ap.errors.ReplicaSymmetryWarning)
+        with pytest.raises(ap.errors.NotConvergedWarning):
             ap.solve(PROBLEM, 1.37)
-        warnings.simplefilter("ignore", ap.AttnphaseWarning)
+        warnings.simplefilter("ignore", ap.errors.AttnphaseWarning)
         assert int(ap.solve(PROBLEM, 1.37)["status"]) == Status.iteration_limit
 
 
@@ -106,24 +110,24 @@ def test_a_sweep_is_saved_before_it_warns(tmp_path, unusual):
     """With -W error the file is whole."""
     output = tmp_path / "out.nc"
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ap.AttnphaseWarning)
-        with pytest.raises(ap.AttnphaseWarning):
+        warnings.simplefilter("error", ap.errors.AttnphaseWarning)
+        with pytest.raises(ap.errors.AttnphaseWarning):
             ap.sweep(PROBLEM, [1.1, 1.7], workers=1, output=output)
     whole = ap.load_dataset(output)
     assert whole.sizes["alpha"] == 2
     assert not Path(f"{output}.parts").exists()
     kinds = {one.category for one in warnings_of(lambda: ap.sweep(PROBLEM, [1.1, 1.7], workers=1))}
-    assert kinds == {ap.NotConvergedWarning, ap.ReplicaSymmetryWarning}
+    assert kinds == {ap.errors.NotConvergedWarning, ap.errors.ReplicaSymmetryWarning}
     assert len(unusual.labels) == 4
 
 
 def test_blocks_warn_of_their_own_points(tmp_path, unusual):
     ap.plan_sweep(PROBLEM, [1.1, 1.7], blocks=1, folder=tmp_path)
     own = warnings_of(lambda: ap.run_block(tmp_path, 1, workers=1))
-    assert {one.category for one in own} == {ap.NotConvergedWarning}
+    assert {one.category for one in own} == {ap.errors.NotConvergedWarning}
     assert "line = semantic, alpha = 1.1" in str(own[0].message)
     merged = warnings_of(lambda: ap.merge_blocks(tmp_path, tmp_path / "out.nc"))
-    assert {one.category for one in merged} == {ap.NotConvergedWarning, ap.ReplicaSymmetryWarning}
+    assert {one.category for one in merged} == {ap.errors.NotConvergedWarning, ap.errors.ReplicaSymmetryWarning}
 
 
 def test_a_missing_threshold_is_warned_of(monkeypatch):
@@ -133,8 +137,8 @@ def test_a_missing_threshold_is_warned_of(monkeypatch):
     absent = Threshold.absent(Outcome.no_branch, "the positional branch was not found")
     found = {"alpha_c": absent, "alpha_l": Threshold(1.31, 0.01)}
     monkeypatch.setattr("attnphase.sweeps.critical.thresholds_of", lambda *_: found)
-    (warning,) = warnings_of(lambda: ap.thresholds(PROBLEM, 0.27))
-    assert warning.category is ap.NotFoundWarning
+    (warning,) = warnings_of(lambda: ap.thresholds(PROBLEM, omega=0.27))
+    assert warning.category is ap.errors.NotFoundWarning
     assert str(warning.message) == "alpha_c at omega = 0.27: the positional branch was not found."
     result = CliRunner().invoke(main, ["thresholds", "--omega", "0.27"])
     assert result.stderr == f"attnphase: {warning.message}\n"
@@ -147,7 +151,7 @@ def test_violated_points_are_named_with_the_worst_identity():
     assert untrusted(ds).to_numpy().tolist() == [False, False, True]
     assert not bool(untrusted(ds.drop_vars("identities")).any())
     ((category, sentence),) = outcomes.of_points(ds)
-    assert category is ap.ViolatedWarning
+    assert category is ap.errors.ViolatedWarning
     assert sentence.startswith(
         "exact identities are violated: branch = semantic, alpha = 1.5 (violation_ridge = -0.73(10)); do not use"
     )

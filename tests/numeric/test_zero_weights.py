@@ -156,10 +156,12 @@ def test_zero_weights_at_rest_are_those_of_training() -> None:
     (alone,) = solutions_of(problem, 1.3, starts=1, settings=QUICK)
     assert alone.point.zero_weights
     assert alone.eigenvalue == 0
-    beside = ap.solve(problem, 1.4, "semantic", start=ap.solve(problem, 1.3, "semantic"), stability=False)
+    beside = ap.solve(
+        problem, 1.4, "semantic", start=ap.solve(problem, 1.3, "semantic"), settings=SolverSettings(stability=False)
+    )
     assert beside["zero_weights"].item() == 1
     assert beside["training_loss"].item() == pytest.approx(1.4 / 1.3 * point.values["training_loss"], rel=1e-9)
-    slope = ap.sensitivity(problem, 1.3, of="alpha")
+    slope = ap.sensitivity(problem, 1.3, field="alpha")
     assert abs(slope["d_training_loss"].item() - loss_of_zero_weights(problem, 1)) < (
         4 * slope["d_training_loss_stderr"].item() + 1e-8
     )

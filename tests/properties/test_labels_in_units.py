@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from attnphase import Problem, ProblemError
+from attnphase import Problem
+from attnphase.errors import ProblemError
 from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.model import model_of

@@ -83,7 +83,7 @@ def deviations(ds, expected):
 )
 @settings(max_examples=3)
 def test_steep_labels_have_the_closed_form_of_a_linear_student(slope, place, sigma, start):
-    ds = ap.flow(problem_of(slope, place, sigma, 0.11), {"noise": start}, until=1.3, records=4)
+    ds = ap.sgd_flow(problem_of(slope, place, sigma, 0.11), {"noise": start}, until=1.3, records=4)
     expected = closed_form(np.asarray(ds.time), slope, place, sigma, 0.11, start)
     apart = deviations(ds, expected)
     assert max(apart.values()) < LARGEST, apart
@@ -93,7 +93,7 @@ def test_steep_labels_have_the_closed_form_of_a_linear_student(slope, place, sig
 @pytest.mark.parametrize("slope", [1.3, 5.0, 12.0])
 def test_labels_that_are_odd_have_it_too(slope):
     """Gauss-Hermite rules of even order err to one side here, those of odd order to the other."""
-    ds = ap.flow(problem_of(slope, 0.0, 1.0, 0.1), {"noise": 0.5}, until=1.3, records=4)
+    ds = ap.sgd_flow(problem_of(slope, 0.0, 1.0, 0.1), {"noise": 0.5}, until=1.3, records=4)
     apart = deviations(ds, closed_form(np.asarray(ds.time), slope, 0.0, 1.0, 0.1, 0.5))
     assert max(apart.values()) < LARGEST, apart
     assert float((ds.q_stderr / ds.q).max()) < 1.5 * ASKED
@@ -103,6 +103,6 @@ def test_labels_that_are_odd_have_it_too(slope):
 def test_errors_under_a_fixed_order_are_honest(slope):
     """Nodes that the user chose cannot be refined; their error is still that of the result."""
     few = problem_of(slope, 0.0, 1.0, 0.1).with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 36})
-    ds = ap.flow(few, {"noise": 0.5}, until=1.3, records=4)
+    ds = ap.sgd_flow(few, {"noise": 0.5}, until=1.3, records=4)
     apart = deviations(ds, closed_form(np.asarray(ds.time), slope, 0.0, 1.0, 0.1, 0.5))
     assert max(apart.values()) < 3.0, apart

@@ -14,6 +14,7 @@ from terms import of_terms
 
 import attnphase as ap
 from attnphase.arrays import Array
+from attnphase.experiments.optimizers.kinds import OptimizerName
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.starts import initial_overlaps
@@ -104,7 +105,7 @@ def test_flows_of_clusters_and_jumping_labels(rate: float) -> None:
 
     def followed(a: float, c: float) -> xr.Dataset:
         until = 30.0 if rate else 30 / a
-        return ap.flow(of_clusters(SMOOTH, a, c), "semantic=0.2,noise=0.3", rate / a, until, records=4)
+        return ap.sgd_flow(of_clusters(SMOOTH, a, c), "semantic=0.2,noise=0.3", rate / a, until, records=4)
 
     expected = followed(1.0, 1.0)
     for a, c in UNITS:
@@ -116,7 +117,7 @@ def test_flows_and_stationary_points_of_attention(c: float) -> None:
     """Also W = 0, whose directions grow, and saddles."""
 
     def followed(c: float) -> xr.Dataset:
-        return ap.flow(attention(c), "semantic=0.3,positional=0.3,noise=0.2", until=900 / c**2, records=4)
+        return ap.sgd_flow(attention(c), "semantic=0.3,positional=0.3,noise=0.2", until=900 / c**2, records=4)
 
     def found(c: float) -> xr.Dataset:
         return ap.stationary(attention(c), starts=12)
@@ -141,7 +142,7 @@ def test_basins_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["lbfgs", "fista", "gamp"])
-def test_training_on_clusters_and_jumping_labels(optimizer: str) -> None:
+def test_training_on_clusters_and_jumping_labels(optimizer: OptimizerName) -> None:
     """To the tolerance; the local minima of GAMP have the unit of the fields' squares."""
     pytest.importorskip("torch", reason="experiments need PyTorch")
     units = UNITS if optimizer != "gamp" else OF_FIELDS
@@ -184,7 +185,7 @@ def test_adam_in_units() -> None:
 
 @pytest.mark.parametrize("optimizer", ["lbfgs", "fista"])
 @pytest.mark.parametrize("small", [2.0**-7, 2.0**-20])
-def test_training_on_labels_in_units(optimizer: str, small: float) -> None:
+def test_training_on_labels_in_units(optimizer: OptimizerName, small: float) -> None:
     """Labels and a start times s, under a square: the weights and their gradients are s times what they were."""
     pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -208,7 +209,9 @@ def test_lasso_of_small_tokens_and_large_losses() -> None:
     def solved(a: float, c: float) -> xr.Dataset:
         lasso = {"regularizer": {"kind": "lasso", "strength": 0.13 * a}}
         problem = Problem.from_dict(of_clusters(SMOOTH, a, c).to_dict() | lasso)
-        return ap.solve(problem, 1.3, stability=False, identity=False, max_nodes=2**9, threads=1)
+        return ap.solve(
+            problem, 1.3, settings=SolverSettings(stability=False, identity=False, max_nodes=2**9, threads=1)
+        )
 
     expected, (a, c) = solved(1.0, 1.0), (2.0**9, 2.0**-8)
     found = solved(a, c)
@@ -289,7 +292,7 @@ def test_the_best_that_can_be_learned() -> None:
     def found(c: float) -> xr.Dataset:
         problem = of_clusters(SMOOTH, 1.0, c)
         channel = f"k + {c / 2!r}*sign(k - {0.4 * c!r}) + {0.7 * c!r}"
-        return ap.optimal(problem, 0.8, channel=channel, max_nodes=2**8)
+        return ap.bayes_optimal(problem, 0.8, channel=channel, settings=SolverSettings(max_nodes=2**8))
 
     expected = found(1.0)
     for c in (2.0**-8, 2.0**6):

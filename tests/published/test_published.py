@@ -141,7 +141,7 @@ def converged_crossing():
 @pytest.mark.slow
 def test_thresholds_of_the_published_rule_are_the_published_ones_within_its_error():
     """Its 144 nodes leave both losses uncertain by 7e-5, of a difference that falls by 9e-4 over a unit of alpha."""
-    found = thresholds(PAPER.with_fields({"integration.rule": "published"}), [0.3], alpha=(1.0, 1.8))
+    found = thresholds(PAPER.with_fields({"integration.rule": "published"}), omega=[0.3], alpha=(1.0, 1.8))
     for name, published in (("alpha_c", 1.241), ("alpha_l", 1.451)):
         value, error = float(found[name][0]), float(found[f"{name}_stderr"][0])
         assert abs(value - published) < 2 * error
@@ -176,7 +176,7 @@ def test_energies_are_what_moves_the_crossing_of_the_published_rule():
 
 @pytest.mark.slow
 def test_thresholds():
-    found = thresholds(PAPER, [0.3], alpha=(1.0, 1.8))
+    found = thresholds(PAPER, omega=[0.3], alpha=(1.0, 1.8))
     # by the independent solver of data/reference/converged.csv, whose losses beside the crossing are held to 1e-6 above
     alpha_c, error = float(found["alpha_c"][0]), float(found["alpha_c_stderr"][0])
     assert abs(alpha_c - 1.2509) < 2 * np.hypot(error, 0.0006)

@@ -48,7 +48,7 @@ def test_no_block_of_a_page_is_left_out(name, execution):
         elif language == "toml":
             try:
                 ap.Problem.from_toml(block.text)
-            except ap.ProblemError as error:
+            except ap.errors.ProblemError as error:
                 pytest.fail(f"{place}: a toml block must be a whole problem, but {error}")
         elif language == "console":
             for command in execution.commands_of(block):

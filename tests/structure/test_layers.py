@@ -163,10 +163,11 @@ def test_functions_fit_on_a_page():
 
 # their keywords are the interface, and those of the plans that check exactly these
 INTERFACE = {
-    "attnphase.sweeps.points": {"solve"},
+    "attnphase.problem.problem": {"__init__"},
+    "attnphase.sweeps.curves": {"follow"},
     "attnphase.sweeps.grid": {"sweep"},
-    "attnphase.theories.bayes_optimal.run": {"optimal"},
-    "attnphase.theories.sgd_flow.run": {"basins", "flow"},
+    "attnphase.theories.bayes_optimal.run": {"bayes_optimal"},
+    "attnphase.theories.sgd_flow.run": {"basins", "sgd_flow"},
     "attnphase.sweeps.blocks": {"plan_sweep"},
     "attnphase.theories.one_rsb.run": {"one_rsb"},
     "attnphase.experiments.simulate": {"simulate"},

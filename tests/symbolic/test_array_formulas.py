@@ -359,7 +359,7 @@ def test_a_text_does_not_depend_on_the_process():
 
 
 def branches(h, k):
-    return h[0, 0] if h[0, 0] > k[0, 0] else k[0, 0]
+    return h[0, 0] if h[0, 0] > k[0, 0] else k[0, 0]  # noqa: FURB136  it is what is refused
 
 
 def builtin_max(h, k):
@@ -399,7 +399,8 @@ FUNCTIONS = {
     of_numpy: "the function fails on symbols in np.exp(h): take exp of attnphase.functions.",
     of_math: "the function fails on symbols in math.exp(h[0, 0]): take exp of attnphase.functions.",
     loops: "branches on h0_0 > 1 in x > 1, which has no truth value for symbols: write it with max, min",
-    lambda h, k: sorted([h[0, 0], k[0, 0]])[0]: "in sorted([h[0, 0], k[0, 0]]), which has no truth value for symbols:"
+    lambda h, k: sorted([h[0, 0], k[0, 0]])[0]:  # noqa: FURB192  it is what is refused
+    "in sorted([h[0, 0], k[0, 0]]), which has no truth value for symbols:"
     " take max and min of attnphase.functions.",
     lambda h: np.maximum(h, 0).sum(): "in np.maximum(h, 0), which has no truth value for symbols: take max of",
     lambda h: h.max(): "in h.max(), which has no truth value for symbols: take max of attnphase.functions.",
@@ -430,7 +431,7 @@ FUNCTIONS = {
     lambda h, k: fn.hardmax(h[0, 0]): "functions.hardmax takes an array with one or two axes",
     lambda h, k: fn.softmax(h[0, 0]): "functions.softmax takes an array with one or two axes",
     lambda h: fn.softmax(h, causal=True): "functions.softmax is causal, but its array has the shape (3, 2)",
-    lambda h: fn.exp("h"): "functions.exp takes numbers, symbols and arrays of these, not 'h'",
+    lambda h: fn.exp("h"): "functions.exp takes numbers, symbols and arrays of these, not 'h'",  # pyright: ignore[reportArgumentType]
 }  # fmt: skip
 
 

@@ -79,9 +79,7 @@ class Printed:
         self.backend = backend
         source = local_problem_source(model, backend.removesuffix(" source"))
         if backend == "numba source":
-            source, found = re.subn(
-                r"^compiled = njit\(.*\)$", "compiled = lambda function: function", source, flags=re.M
-            )
+            source, found = re.subn(r"(?m)^compiled = njit\(.*\)$", "compiled = lambda function: function", source)
             assert found == 1
         # Numba's cache needs a file, and the name tells the back ends apart
         path = folder / f"{backend.replace(' ', '_')}_print.py"

@@ -213,7 +213,7 @@ def test_data_of_a_formula_belongs_to_the_function():
         Problem.from_dict({**tokens, "loss": {"kind": "expression", "expression": loss}})
         for loss in ("sqrt(1 + (h - k)**2)", lambda h, k: fn.sqrt((k - h)[0, 0] ** 2 + 1), "sqrt(2 + (h - k)**2)")
     )
-    ds = ap.solve(written, 1.7, max_maps=2, stability=False)
+    ds = ap.solve(written, 1.7, settings=ap.SolverSettings(max_maps=2, stability=False))
     assert ds.attrs["problem_hash"] == problem_of(ds).hash == called.hash
     assert at_problem(ds, called).sizes == ds.sizes
     with pytest.raises(CompareError, match=re.escape(f"loss.expression is '{written.loss.text}' in the theory")):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from attnphase.state_evolution.branches import BRANCHES
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["OPTIMIZERS", "OptimizerKind", "suited"]
+__all__ = ["OPTIMIZERS", "OptimizerKind", "OptimizerName", "suited"]
+
+OptimizerName = Literal["gd", "adam", "lbfgs", "fista", "gamp", "bayes-gamp", "sgd"]
+"""An optimiser of the experiments."""
 
 _TOLERANCE = 1e-8
 
@@ -47,7 +50,7 @@ class OptimizerKind:
     tolerance: float | None = None
     damping: float | None = None
     smooth_only: bool = False
-    substitute: str | None = None
+    substitute: OptimizerName | None = None
     message_passing: bool = False
     batch: int | None = None
     posterior: bool = False
@@ -63,7 +66,7 @@ class OptimizerKind:
         return self.batch is not None
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
     "gd": OptimizerKind(steps=5000, learning_rate=0.15),  # the paper's, as is adam
     "adam": OptimizerKind(steps=2500, learning_rate=0.01, smooth_only=True),
     "lbfgs": OptimizerKind(steps=2000, tolerance=_TOLERANCE, smooth_only=True, substitute="fista"),
@@ -75,7 +78,7 @@ OPTIMIZERS = {
 """The optimisers of the experiments."""
 
 
-def suited(optimizer: str, problem: Problem) -> str:
+def suited(optimizer: OptimizerName, problem: Problem) -> OptimizerName:
     """Return an optimiser, or the one that takes its place where the regulariser has kinks."""
     if problem.regularizer.form.quadratic:
         return optimizer

@@ -71,7 +71,7 @@ def from_bayes_optimal_points(
     sizes = (len(points), *(len(values) for values in swept.values()))
     columns = _columns(problem, [one for row in points.values() for one in row], sizes, alone)
     rule = f"{rule}, {max(one.nodes for row in points.values() for one in row)} nodes"
-    ds = assemble("optimal", columns, {"start": list(points), **swept}, {}, problem, [rule], _TITLE)
+    ds = assemble("bayes_optimal", columns, {"start": list(points), **swept}, {}, problem, [rule], _TITLE)
     if channel is not None:
         ds.attrs["channel"] = channel
     for name, found in (thresholds or {}).items():
@@ -123,7 +123,7 @@ def _columns(
 ) -> dict[str, Any]:
     """Every variable and its standard error, over start and alpha."""
     columns: dict[str, Any] = {}
-    for variable in SCHEMAS["optimal"]:
+    for variable in SCHEMAS["bayes_optimal"]:
         values = [_value(problem, point, variable.name, own[0]) for point, own in zip(points, linear, strict=True)]
         columns[variable.name] = np.stack(values).astype(variable.dtype).reshape(*sizes, *np.shape(values[0]))
         if variable.has_stderr:

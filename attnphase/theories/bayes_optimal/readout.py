@@ -202,4 +202,4 @@ def _two_draws(evolution: Evolution, V: Array, sites: NDArray[np.int64], means: 
     """Two independent fields of the same sample given what is known of it, (S, N, L, t) each."""
     seed = evolution.seed + 1
     normals = sobol(3 * means.size, 0, False, evolution.samples, evolution.replicates, seed).nodes
-    return evolution.drawn(V, sites, means, *np.split(normals, 3, axis=-1))[1:]  # pyright: ignore
+    return evolution.drawn(V, sites, means, *np.split(normals, 3, axis=-1))[1:]  # pyright: ignore[reportReturnType]

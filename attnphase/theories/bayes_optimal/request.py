@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from attnphase.errors import ProblemError
 
 if TYPE_CHECKING:
     from attnphase.problem.problem import Problem
 
-__all__ = ["CHANNELS", "FORMULAS", "channel_of", "check_varied", "undetermined"]
+__all__ = ["CHANNELS", "FORMULAS", "STARTS", "StartName", "channel_of", "check_varied", "undetermined"]
+
+StartName = Literal["uninformed", "informed", "asymmetric"]
+"""Where the iteration starts."""
+
+STARTS: tuple[StartName, ...] = get_args(StartName)
+"""Its names."""
 
 CHANNELS = ("sign", "absolute", "linear")
 """Channels of one token by name; formulas are of up to three."""

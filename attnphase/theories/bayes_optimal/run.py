@@ -10,10 +10,11 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.data.outcomes import of_points, warned
 from attnphase.errors import ProblemError
 from attnphase.files.checkpoints import LIMITS
-from attnphase.fixed_points.settings import sample_complexities
+from attnphase.fixed_points.settings import SolverSettings, sample_complexities, solver_settings
 from attnphase.kernels.compiler import tell_if_compiling
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
@@ -25,29 +26,27 @@ from attnphase.sweeps.kept import checkpoint_for_us
 from attnphase.theories.bayes_optimal.dataset import from_bayes_optimal_points
 from attnphase.theories.bayes_optimal.model import PosteriorModel, model_of
 from attnphase.theories.bayes_optimal.points import KeptPoints
-from attnphase.theories.bayes_optimal.request import FORMULAS, check_varied
+from attnphase.theories.bayes_optimal.request import FORMULAS, STARTS, StartName, check_varied
 from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.thresholds import bayes_optimal_thresholds
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["optimal"]
+__all__ = ["bayes_optimal"]
 
 _WHAT = f"sign, absolute, linear, {FORMULAS}"
-_STARTS = tuple(start.name for start in Start)
-_USUAL = _STARTS[:2]
 
 
-def optimal(
+def bayes_optimal(
     problem: Problem,
-    alpha: float | Sequence[float],
+    alpha: Numbers,
     *,
     fields: Mapping[str, Any] | None = None,
     channel: str | None = None,
-    start: str | Sequence[str] = _USUAL,
+    start: StartName | Sequence[StartName] = ("uninformed", "informed"),
     thresholds: bool = False,
-    max_nodes: int | None = None,
+    settings: SolverSettings | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -75,10 +74,11 @@ def optimal(
         differ, the higher free entropy is Bayes-optimal. ``"asymmetric"``: known shares differ between the columns.
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too, as scalar coordinates of the result.
-    max_nodes : int, optional
-        Largest number of nodes, in place of ``integration.nodes``. Thresholds use all of them, points as many as the
-        relative error ``integration.standard_error`` of the overlap needs. By default 2**20 for the sign of one field,
-        2**13 for sums over one variable, 2**14 for lattices (rank 2: 2**7), 2**15 for integrals (rank 2: 2**12).
+    settings : SolverSettings, optional
+        Only ``max_nodes`` has a part: the largest number of nodes, in place of ``integration.nodes``. Thresholds use
+        all of them, points as many as the relative error ``integration.standard_error`` of the overlap needs. By
+        default 2**20 for the sign of one field, 2**13 for sums over one variable, 2**14 for lattices (rank 2: 2**7),
+        2**15 for integrals (rank 2: 2**12).
     checkpoint : path-like, optional
         File that saves finished points; if it exists, the call continues from it, with the same numbers.
     progress : bool, optional
@@ -98,12 +98,12 @@ def optimal(
     """
     arguments.instance("problem", problem, Problem)
     values = sample_complexities("alpha", alpha)
-    wanted = arguments.words("start", (start,) if isinstance(start, str) else start, _STARTS)
+    wanted = arguments.words("start", start, STARTS)
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
     arguments.flag("thresholds", thresholds)
     arguments.flag_or_none("progress", progress)
-    max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**5)
-    path, swept = None if checkpoint is None else LIMITS.check(checkpoint), _fields(fields, thresholds)
+    max_nodes = _most_nodes(settings)
+    path, swept = None if checkpoint is None else LIMITS.check(checkpoint), _fields(problem, fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     with progress_line(progress, "loading the kernels") as line:
         tell_if_compiling(problem.with_fields({"teacher.noise": 0.0}), line.callback)
@@ -118,6 +118,13 @@ def optimal(
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     ds = from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
     return warned(ds, of_points)
+
+
+def _most_nodes(settings: Any) -> int | None:
+    """The largest number of nodes, if settings have it."""
+    if settings is None:
+        return None
+    return arguments.whole("max_nodes", solver_settings(settings, used=("max_nodes",)).max_nodes, 2**5)
 
 
 def _points(
@@ -141,7 +148,8 @@ def _points(
 def _models(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[PosteriorModel]:
     """Those of a grid of fields: what is not covered is refused before the work begins."""
     if problem.integration.nodes is not None:
-        warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=3)
+        bound = "settings.max_nodes (--max-nodes) bounds the nodes"
+        warnings.warn(f"integration.nodes has no part in this: {bound}.", stacklevel=3)
     models = [model_of(problem.with_fields(dict(one)), channel) for one in grid]
     if len({model.prior.rho.shape for model in models}) > 1:
         raise ProblemError(
@@ -150,9 +158,9 @@ def _models(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | 
     return models
 
 
-def _fields(fields: Mapping[str, Any] | None, thresholds: bool) -> dict[str, list[Any]]:
+def _fields(problem: Problem, fields: Mapping[str, Any] | None, thresholds: bool) -> dict[str, list[Any]]:
     """Fields of a grid with their values."""
-    axes = axes_of(1.0, None, BRANCHES[:1], fields)
+    axes = axes_of(problem, 1.0, None, BRANCHES[0], fields)
     swept = {name: values for name, values in axes.items() if name not in ("branch", "alpha")}
     check_varied(swept)
     if swept and thresholds:

@@ -92,11 +92,11 @@ POSTERIOR_VARIABLES = (
 """Of runs of Bayes-optimal message passing, over start, dimension, alpha and seed."""
 
 SCHEMAS = {
-    "optimal": OPTIMAL_VARIABLES,
+    "bayes_optimal": OPTIMAL_VARIABLES,
     "posterior": POSTERIOR_VARIABLES,
 }
 COORDINATES_OF = {
-    "optimal": ("start", "alpha"),
+    "bayes_optimal": ("start", "alpha"),
     "posterior": ("start", "dimension", "alpha", "seed"),
 }
 COORDINATES: dict[str, tuple[str, str]] = {}

@@ -5,7 +5,7 @@ Nothing heavy is imported, so that a wrong argument is refused at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
@@ -13,9 +13,10 @@ from attnphase.errors import ProblemError
 if TYPE_CHECKING:
     from attnphase.problem.problem import Problem
 
-__all__ = ["STARTS", "check_covered", "one_rsb_sizes", "parisi_parameters"]
+__all__ = ["STARTS", "StartName", "check_covered", "one_rsb_sizes", "parisi_parameters"]
 
-STARTS = ("replica-symmetric", "informed")
+StartName = Literal["replica-symmetric", "informed"]
+STARTS: tuple[StartName, ...] = get_args(StartName)
 """Where the iteration may start, by name."""
 
 _FEWEST, _MOST = 8, 2**18  # points of either kind; both together in a replicate

@@ -22,7 +22,7 @@ ONE_RSB_VARIABLES = (
 )
 """What a solution of the 1RSB equations consists of."""
 
-SCHEMAS = {"one_step": ONE_RSB_VARIABLES}
-COORDINATES_OF = {"one_step": ("branch", "alpha", "state")}
+SCHEMAS = {"one_rsb": ONE_RSB_VARIABLES}
+COORDINATES_OF = {"one_rsb": ("branch", "alpha", "state")}
 COORDINATES = {"state": ("number of the solution", "n")}
 RANK = {"state": 3}

@@ -34,14 +34,14 @@ def from_trajectories(found: Sequence[Trajectory], *, single: bool) -> xr.Datase
     """
     first = found[0]
     columns: dict[str, NDArray[Any]] = {}
-    for variable in SCHEMAS["flow"]:
+    for variable in SCHEMAS["sgd_flow"]:
         rows = [_value(one, variable.name, one.values) for one in found]
         columns[variable.name] = np.stack(rows).astype(variable.dtype)
         if variable.has_stderr:
             columns[variable.stderr] = np.stack([_value(one, variable.name, one.errors) for one in found])
     starts = [one.start.text for one in found]
     ds = _of_dynamics(
-        "flow",
+        "sgd_flow",
         columns,
         {"start": starts},
         first.problem,

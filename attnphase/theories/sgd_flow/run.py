@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.arrays import Numbers
 from attnphase.errors import AttnphaseWarning, NotFoundError, ProblemError
 from attnphase.files.checkpoints import BASINS
 from attnphase.fixed_points.settings import omegas
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = [
     "angles_of",
     "basins",
-    "flow",
     "noise_of",
     "random_starts",
     "scales_of",
+    "sgd_flow",
     "starts_count",
     "starts_of",
     "stationary",
@@ -55,7 +56,7 @@ def starts_of(start: Any) -> tuple[Sizes, ...]:
     return tuple(values)
 
 
-def flow(
+def sgd_flow(
     problem: Problem,
     start: str | Sizes | Mapping[str, float] | Sequence[Any] = "semantic",
     learning_rate: float = 0.0,
@@ -96,8 +97,8 @@ def flow(
     Returns
     -------
     xarray.Dataset
-        Kind ``flow``: overlaps, ``population_risk``, ``test_error`` and ``status`` over ``time``, and over ``start`` if
-        there are several.
+        Kind ``sgd_flow``: overlaps, ``population_risk``, ``test_error`` and ``status`` over ``time``, and over
+        ``start`` if there are several.
 
     Raises
     ------
@@ -170,7 +171,7 @@ def stationary(
     problem : Problem
         With a ridge as regulariser.
     learning_rate, batch : float, int
-        As in `flow`.
+        As in `sgd_flow`.
     starts : int
         Number of random starts, in addition to those along the teacher and the encodings.
     seed : int
@@ -263,9 +264,9 @@ def _counted(ends: Memory, line: ProgressLine, angles: int) -> Memory:
 
 def basins(
     problem: Problem,
-    omega: float | Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
-    scale: float | Sequence[float] = (0.1, 0.2, 0.4, 0.8),
-    angle: float | Sequence[float] = (0.0, 22.5, 45.0, 67.5, 90.0),
+    omega: Numbers = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+    scale: Numbers = (0.1, 0.2, 0.4, 0.8),
+    angle: Numbers = (0.0, 22.5, 45.0, 67.5, 90.0),
     *,
     noise: float = 0.0,
     learning_rate: float = 0.0,
@@ -290,7 +291,7 @@ def basins(
     noise : float
         Standard deviation of the independent part z of the entries.
     learning_rate, batch, until : float, int, float
-        As in `flow`; starts that are not at rest at the end are ``under_way``.
+        As in `sgd_flow`; starts that are not at rest at the end are ``under_way``.
     checkpoint : path-like, optional
         File that saves the end of every start; if it exists, the call continues from it, with the same numbers.
     progress : bool, optional

@@ -96,12 +96,12 @@ BASIN_VARIABLES = (
 """What starts of one size in a plane lead to."""
 
 SCHEMAS = {
-    "flow": FLOW_VARIABLES,
+    "sgd_flow": FLOW_VARIABLES,
     "stationary": STATIONARY_VARIABLES,
     "basins": BASIN_VARIABLES,
 }
 COORDINATES_OF = {
-    "flow": ("start", "time", "learning_rate", "batch"),
+    "sgd_flow": ("start", "time", "learning_rate", "batch"),
     "stationary": ("solution", "learning_rate", "batch"),
     "basins": ("omega", "scale", "angle", "noise", "learning_rate", "batch"),
 }
