@@ -143,7 +143,9 @@ class Comparison:
             return "no quantity has a standard error: run more than one seed."
         far = sum(abs(q.z) > 3 for q in known)
         counted = f"{len(known)} quantities compared, {far} further than 3 standard errors"
-        return f"{counted}; the worst deviates by {self.worst:.1f}."
+        fewest = min(one.runs for q in known for one in q.measured if one.runs > 1)
+        uncertain = f"with {fewest} runs, a standard error is itself uncertain by {1 / math.sqrt(2 * (fewest - 1)):.0%}"
+        return f"{counted}; the worst deviates by {self.worst:.1f}; {uncertain}."
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""
@@ -204,7 +206,7 @@ def compare(
         The experiment's problem.  It is needed if a score or a proximal operator is a function of a module, because a
         dataset never makes the program import a module.
     progress : bool, optional
-        Show the progress on standard error, if the call takes longer than a second.
+        Show the progress on standard error, if the call takes longer than a second. By default only compiling is shown.
 
     Returns
     -------

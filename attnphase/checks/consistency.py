@@ -65,7 +65,7 @@ def check(
     on_check : callable, optional
         Called with each check when it is finished.
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------

@@ -59,7 +59,7 @@ def follow(
 
     The curve starts at the upper end of alpha's range, or at the field's own value, or where --at says.
     """
-    settings, between = SolverSettings(**solver), setting.increasing(between)
+    settings, between = SolverSettings(**solver), setting.range_of(field, between)
     at = None if at is None else setting.start_value(at, field, between)
     result.check()
     problem = solvable(problem_of(problem_file, changes), named(branch))

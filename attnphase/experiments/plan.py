@@ -245,7 +245,10 @@ def _starts(start: Any) -> tuple[tuple[str, ...], Array | None]:
     except (ValueError, TypeError, RuntimeError):  # nested lists of different lengths, what is on another device
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "fiu" or array.ndim not in (2, 3):
-        raise ProblemError("start", f"start must be one of {', '.join(BRANCHES)}, several of them, or an array.")
+        raise ProblemError(
+            "start",
+            f"start must be one of {', '.join(BRANCHES)}, several of them, or an array, not {arguments.shown(start)}.",
+        )
     return (GIVEN,), array
 
 

@@ -76,7 +76,7 @@ def simulate(
     checkpoint, checkpoint_interval : path-like and float, optional
         File that saves the state; if it exists, the experiment continues from it. Seconds between two writes.
     progress : bool, optional
-        Show a bar with the loss and the remaining time on standard error.
+        Show a bar with the loss and the remaining time on standard error. By default only compiling is shown.
 
     Returns
     -------

@@ -15,8 +15,9 @@ from attnphase.problem.entries import entry_of, get, is_share, value_of
 from attnphase.problem.messages import nearest_keys
 from attnphase.problem.problem import Problem
 
-__all__ = ["Setting", "field_value", "increasing", "setting_of", "start_of", "start_value", "tuned_range"]
+__all__ = ["Setting", "field_value", "range_of", "setting_of", "start_of", "start_value", "tuned_range"]
 
+_FOLLOWED = 0.2, 2.0  # alpha, by default
 _TUNED = 100.0  # a field is tuned by default from so many times less than its own value to so many times more
 
 
@@ -102,14 +103,21 @@ def start_value(value: Any, field: Any, between: tuple[float, float]) -> float:
     return arguments.number("at", value, lambda x: low <= x <= high, what)
 
 
-def increasing(between: Any) -> tuple[float, float]:
-    """The two ends of a range.
+def range_of(field: Any, between: Any) -> tuple[float, float]:
+    """The range in which a field is followed, which for alpha has a default.
 
     Raises
     ------
     ProblemError
-        Naming ``between``.
+        The field cannot be followed, or the range is missing or none; the message names the argument.
     """
+    _check_named("field", field, "teacher.omega")
+    if between is None and field != "alpha":
+        raise ProblemError("between", f"between is missing: give the range in which {field} is followed.")
+    return _increasing(_FOLLOWED if between is None else between)
+
+
+def _increasing(between: Any) -> tuple[float, float]:
     ends = arguments.numbers("between", between, lambda _: True, "an increasing pair of numbers")
     if len(ends) != 2 or ends[0] >= ends[1]:
         raise ProblemError("between", f"between must be an increasing pair of numbers, not {arguments.shown(between)}.")
@@ -148,7 +156,6 @@ def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, flo
         The field cannot be followed, or not there; the message names it or the argument.
     """
     low, high = between
-    _check_named("field", field, "teacher.omega")
     if field == "alpha":
         if alpha is not None:
             raise ProblemError("alpha", "alpha is followed: leave it out, or say by at where the curve starts.")
@@ -191,7 +198,7 @@ def tuned_range(problem: Problem, field: Any, between: Any, alpha: float) -> tup
                 "between",
                 f"between is missing, and {field} cannot be all of {between[0]:g} to {between[1]:g}: give a range.",
             ) from None
-    low, high = increasing(between)
+    low, high = _increasing(between)
     setting = Setting(problem, alpha, field).at(low)  # the field need not have a value of its own
     _ = setting.value
     setting.at(high)

@@ -47,7 +47,7 @@ class Loss:
         ``loss(h, k, noise, c, Q)`` of such arrays, which the problem calls with SymPy symbols and
         replaces by the resulting formula. The loss must be finite for all fields and must not fall as
         fast as minus their square. ``sign`` of the student's fields is refused, since the loss would
-        jump.
+        jump. ``test_error`` is 2/L times its mean.
     parameters
         For ``"expression"``: numbers of the formula by name, such as ``{"beta": 2.0}``. Each can be
         swept, as ``loss.parameters.beta``.

@@ -224,7 +224,7 @@ def run_block(
     workers : int, optional
         Number of processes; by default one for each core.  With 1, everything runs in this process.
     progress : bool, optional
-        Show a bar with rate and remaining time on standard error.
+        Show a bar with rate and remaining time on standard error. By default only compiling is shown.
 
     Returns
     -------

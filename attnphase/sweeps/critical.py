@@ -27,7 +27,7 @@ _STEPS, _MORE_STEPS = 4, 4  # of one value: two branches and two thresholds, and
 
 def thresholds(
     problem: Problem,
-    alpha: tuple[float, float] | None = None,
+    alpha: Sequence[float] | None = None,
     omega: Numbers | None = None,
     *,
     fields: Mapping[str, Any] | None = None,
@@ -60,7 +60,7 @@ def thresholds(
     on_step : callable, optional
         Called after each value.
     progress : bool, optional
-        Show a bar on standard error.
+        Show a bar on standard error. By default only compiling is shown.
 
     Returns
     -------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
@@ -14,7 +15,7 @@ from attnphase.errors import AttnphaseError, NotFoundError, ProblemError, Solver
 from attnphase.fixed_points.continuation import Curve, follow_field
 from attnphase.fixed_points.deflation import solutions_of
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.fixed_points.setting import increasing, start_of, start_value
+from attnphase.fixed_points.setting import range_of, start_of, start_value
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity, solver_settings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
@@ -31,7 +32,7 @@ def follow(
     problem: Problem,
     alpha: float | None = None,
     field: str = "alpha",
-    between: tuple[float, float] = (0.2, 2.0),
+    between: Sequence[float] | None = None,
     branch: Branches = "semantic",
     *,
     at: float | None = None,
@@ -51,8 +52,8 @@ def follow(
         Sample complexity n/d, if `field` is another field.
     field : str
         "alpha", or a field of the problem that is one real number, by its name in the TOML.
-    between : (float, float)
-        Range of the field.
+    between : (float, float), optional
+        Range of the field; by default 0.2 to 2 for alpha.
     branch : {"semantic", "positional", "uninformed", "mixed", "all"}
         "all": every branch of the problem that exists where the curves start.
     at : float, optional
@@ -63,7 +64,7 @@ def follow(
         of `solve`.
     settings : SolverSettings, optional
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------
@@ -80,7 +81,7 @@ def follow(
     """
     arguments.instance("problem", problem, Problem)
     names, several = branches_named(problem, branch)
-    settings, (low, high) = solver_settings(settings), increasing(between)
+    settings, (low, high) = solver_settings(settings), range_of(field, between)
     setting = start_of(problem, field, alpha, (low, high), None if at is None else start_value(at, field, (low, high)))
     check_affordable(setting.problem)
     starts = {name: overlaps_of(start_for(start, setting.problem, name)) for name in names}
@@ -130,7 +131,7 @@ def solutions(
         Seed of the random starts.
     settings : SolverSettings, optional
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------

@@ -126,7 +126,7 @@ def sweep(
     force : bool
         Replace an existing output, and without `resume` remove finished lines.
     progress : bool, optional
-        Show a bar with rate and remaining time on standard error.
+        Show a bar with rate and remaining time on standard error. By default only compiling is shown.
 
     Returns
     -------

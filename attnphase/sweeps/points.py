@@ -49,14 +49,14 @@ def solve(
         Where the iteration starts, for example the result of a `solve` that ended at a limit.
     settings : SolverSettings, optional
     progress : bool, optional
-        Show the progress of a solve that takes longer than a second on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------
     xarray.Dataset
-        Order parameters ``q`` (token, row, col), ``m`` (token, row), ``theta`` (token, row, teacher), test error,
-        training loss, their standard errors ``x_stderr``, and flags, as ``docs/schema.md`` describes. A point that did
-        not converge is returned with its ``status``.
+        Order parameters ``q`` (token, row, col), ``m`` (token, row), ``theta`` (token, row, teacher), training loss,
+        test error (2/L times the mean loss of a new sample without noise), their standard errors ``x_stderr``, and
+        flags, as ``docs/schema.md`` describes. A point that did not converge is returned with its ``status``.
 
     Raises
     ------

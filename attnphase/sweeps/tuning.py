@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import xarray as xr
@@ -53,7 +54,7 @@ def sensitivity(
     branch : {"semantic", "positional", "uninformed", "mixed", "all"}
     settings : SolverSettings, optional
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------
@@ -82,7 +83,7 @@ def tune(
     metric: str = "test_error",
     branch: Branches | Lowest = "semantic",
     *,
-    between: tuple[float, float] | None = None,
+    between: Sequence[float] | None = None,
     settings: SolverSettings | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -106,7 +107,7 @@ def tune(
         Range of the field; by default from 1/100 to 100 times the problem's value.
     settings : SolverSettings, optional
     progress : bool, optional
-        Show a bar on standard error.
+        Show a bar on standard error. By default only compiling is shown.
 
     Returns
     -------

@@ -93,6 +93,7 @@ def test_all_is_given_alone():
     [
         (lambda: ap.thresholds(PROBLEM, 0.3), "alpha must be an increasing pair"),
         (lambda: ap.follow(PROBLEM, "alpha", (0.4, 2.0)), "field must be alpha, or a field"),
+        (lambda: ap.follow(PROBLEM, 2.0, "teacher.omega"), "between is missing: give the range in which teacher.omega"),
         (lambda: ap.tune(PROBLEM, "regularizer.strength"), "alpha must be a positive number"),
         (lambda: ap.sensitivity(PROBLEM, 1.5, "semantic"), "field must be alpha, or a field"),
         (

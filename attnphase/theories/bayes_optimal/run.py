@@ -82,7 +82,7 @@ def bayes_optimal(
     checkpoint : path-like, optional
         File that saves finished points; if it exists, the call continues from it, with the same numbers.
     progress : bool, optional
-        Show the progress on standard error, if the call takes longer than a second.
+        Show the progress on standard error, if the call takes longer than a second. By default only compiling is shown.
 
     Returns
     -------

@@ -80,7 +80,7 @@ def one_rsb(
         ``tolerance``, ``max_maps`` (for each y) and ``threads`` are 1e-5, 1000 and all cores by default. The other
         settings are those of the replica-symmetric start alone.
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------

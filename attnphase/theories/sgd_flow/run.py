@@ -92,7 +92,7 @@ def sgd_flow(
     tolerance : float
         Relative tolerance of the integration in time.
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def stationary(
     seed : int
         Seed of the random starts.
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------
@@ -295,7 +295,7 @@ def basins(
     checkpoint : path-like, optional
         File that saves the end of every start; if it exists, the call continues from it, with the same numbers.
     progress : bool, optional
-        Show the progress on standard error.
+        Show the progress on standard error. By default only compiling is shown.
 
     Returns
     -------
