@@ -5,7 +5,7 @@ The names below are loaded when they are first used, so that importing the packa
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 
 from attnphase import display
 
@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # that of typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from attnphase import errors, figures, functions, testing
+    from attnphase import errors, figures, functions, testing, typing
     from attnphase.checks.comparison import compare
     from attnphase.checks.consistency import check
     from attnphase.data.files import load_dataset, save_dataset
@@ -69,11 +69,14 @@ __all__ = [
     "solve",
     "stationary",
     "sweep",
-    "testing",
     "thresholds",
     "tune",
+    "typing",
     "validate_dataset",
 ]
+
+if TYPE_CHECKING or importlib.util.find_spec("hypothesis") is not None:
+    __all__ += ["testing"]  # without it, whoever looks through all names would meet an error
 
 _NAMES = {
     "checks.comparison": "compare",
@@ -100,7 +103,7 @@ _NAMES = {
     "theories.sgd_flow.run": "basins sgd_flow stationary",
     "version": "__version__",
 }
-_MODULES = ("errors", "figures", "functions", "testing")
+_MODULES = ("errors", "figures", "functions", "testing", "typing")
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 

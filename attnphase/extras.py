@@ -19,7 +19,7 @@ def require_torch() -> None:
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError(
-            'finite-size experiments need PyTorch: pip install ".[torch]" in a clone, or pip install torch.'
+            'finite-size experiments need PyTorch: pip install "attnphase[torch]", or pip install torch.'
         )
 
 
@@ -33,7 +33,7 @@ def require_distributed() -> None:
     """
     if importlib.util.find_spec("distributed") is None:
         raise MissingExtraError(
-            'a sweep on a Dask cluster needs dask.distributed: pip install ".[distributed]" in a clone, or pip install'
+            'a sweep on a Dask cluster needs dask.distributed: pip install "attnphase[distributed]", or pip install'
             " distributed."
         )
 
@@ -48,5 +48,5 @@ def require_plotly() -> None:
     """
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtraError(
-            'an interactive page needs Plotly: pip install ".[explore]" in a clone, or pip install plotly.'
+            'an interactive page needs Plotly: pip install "attnphase[explore]", or pip install plotly.'
         )

@@ -16,14 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from attnphase import arguments
-from attnphase.errors import ProblemError
+from attnphase.errors import MissingExtraError, ProblemError
 from attnphase.problem.problem import Problem
 from attnphase.problem.schema import sections
 from attnphase.problem.teacher_priors import TEACHER_PRIORS
 from attnphase.rows.kinds import REGULARIZERS
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError:
+    raise MissingExtraError("attnphase.testing needs Hypothesis: pip install hypothesis.") from None
 
 __all__ = [
     "MODELS",

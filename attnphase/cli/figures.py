@@ -148,7 +148,7 @@ def figure(
             selection.check_quantity(ds, "test_error" if quantity is None else quantity)
     if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=False):
-            netcdf.save_dataset(ds, file, force)
+            netcdf.save_dataset(ds, file, force=force)
         told = paper_figures.caption(name, datasets, chosen, thresholds=thresholds is not None, quantity=quantity)
         write_file(beside[-1], told.encode())
     if beside_limit:
@@ -156,7 +156,7 @@ def figure(
             netcdf.load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
         )
         if with_data:
-            netcdf.save_dataset(over["limit"], kept[-1], force)
+            netcdf.save_dataset(over["limit"], kept[-1], force=force)
     with progress_line(not quiet, "drawing"):
         named = {"thresholds": thresholds, "limit": limit}
         with files_named(dataset=data, theory=data, **{what: [file] for what, file in named.items() if file}):
@@ -228,7 +228,7 @@ def explore(data: Path, runs: Path | None, thresholds: Path | None, output: Path
 
 @click.command("phase-diagram")
 @click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the results."
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the results."
 )
 @click.option("--alphas", type=click.IntRange(2, 1000), default=25, show_default=True, help="Sample complexities.")
 @click.option(

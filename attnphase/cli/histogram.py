@@ -149,7 +149,7 @@ def histogram_report(
         raise ProblemError("run", f"run must lie between 0 and {ds.sizes['run'] - 1}, not {run}.")
     output.mkdir(parents=True, exist_ok=True)
     data, text, attention, learning = (check_output(output / name, force) for name in names)
-    netcdf.save_dataset(ds, data, force)
+    netcdf.save_dataset(ds, data, force=force)
     write_file(text, f"{report.histogram_text(ds)}\n".encode())
     with progress_line(not quiet, "drawing"):
         plots.save_figure(plots.attention_figure(ds, run), attention)

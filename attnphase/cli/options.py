@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,20 @@ allow_unconverged_option = click.option(
 alphas_option = click.option(
     "--alpha", type=NUMBERS, required=True, help="START:STOP:COUNT[:log], or numbers with commas between them."
 )
+
+
+def _one(_: click.Context, __: click.Parameter, given: Sequence[str]) -> str:
+    if len(given) > 1:
+        raise click.BadParameter("give one branch, or all.")
+    return given[0]
+
+
 branch_option = click.option(
     "--branch",
     type=click.Choice([*BRANCHES, "all"]),
-    default="semantic",
+    multiple=True,
+    default=("semantic",),
+    callback=_one,
     show_default=True,
     help="One, or each of them.",
 )

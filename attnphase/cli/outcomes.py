@@ -70,7 +70,7 @@ class Result:
     def save(self, ds: xr.Dataset) -> None:
         """Write the file, if there is to be one."""
         if self.output is not None:
-            netcdf.save_dataset(with_command(ds), self.output, self.force)
+            netcdf.save_dataset(with_command(ds), self.output, force=self.force)
 
     def print(self, ds: xr.Dataset, table: Callable[[xr.Dataset], Table]) -> None:
         """Print one JSON object, or a table unless all is to be quiet."""

@@ -120,10 +120,10 @@ def _differentiated(points: list[BranchPoint], field: str, settings: SolverSetti
     multiple=True,
     default=("semantic", "positional"),
     show_default=True,
-    help="One or several, or each of them.",
+    help="One, or each of them; may be given several times.",
 )
 @solver_options
-@output_option(help="netCDF file for the result, or with --plan the folder.")
+@output_option(help="netCDF file for the result, or with --plan the folder; needed but with --block.")
 @force_option
 @workers_option
 @distribution_options
@@ -184,12 +184,9 @@ def sweep(
         check_dataset(output, force)
     fields = varied(vary, changes, omega)
     problem = problem_of(problem_file, changes)
-    whole = "all" in branch
-    if whole and len(branch) > 1:
-        raise ProblemError("branch", "--branch all names every branch: give it alone.")
     if not fields:
-        solvable(problem, () if whole else branch)
-    grid: dict[str, Any] = {"problem": problem, "alpha": alpha, "omega": omega, "branch": "all" if whole else branch}
+        solvable(problem, () if "all" in branch else branch)
+    grid: dict[str, Any] = {"problem": problem, "alpha": alpha, "omega": omega, "branch": branch}
     grid |= {"fields": fields, "settings": settings}
     if plan is not None:
         return make_plan(grid, plan, output, force, quiet)

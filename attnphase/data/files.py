@@ -25,7 +25,7 @@ with loaded_on_use(__name__):
 __all__ = ["load_dataset", "save_dataset", "to_json", "write_dataset"]
 
 
-def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = False) -> None:
+def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write a dataset as netCDF-4; an interrupted write leaves no partial file.
 
     Parameters

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase import arguments
-from attnphase.data.reading import spacing, told_problem
+from attnphase.data.reading import spacing, told_problem, whole_problem
 from attnphase.data.trust import asymmetric, violated
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.figures.selection import (
@@ -24,6 +24,7 @@ from attnphase.figures.selection import (
     drawn_size,
     drawn_size_error,
     over_one,
+    same_value,
     vary_only,
 )
 from attnphase.figures.style import (
@@ -66,7 +67,7 @@ def fig2(
     experiments : bool, optional
         Whether the published gradient-descent points are drawn along alpha; by default where the problem is theirs.
     omega : float, optional
-        Short for ``at={"omega": omega}``, if the dataset has this dimension; by default 0.3, if alpha varies as well.
+        Short for ``at={"omega": omega}``, or the dataset's own; by default 0.3, if omega and alpha vary.
     at : mapping, optional
         Which value of every other dimension is drawn, by its name or the field's: ``{"tokens.sigma": 0.5}``.
 
@@ -86,7 +87,8 @@ def fig2(
     at = chosen_values(at)
     if omega is not None:
         omega = arguments.number("omega", omega, lambda x: 0 <= x <= 1, "a number from 0 to 1")
-        if "omega" in theory.dims:
+        own = whole_problem(theory)["teacher"].get("omega")
+        if "omega" in theory.dims or not same_value(own, omega):
             at["omega"] = omega
     theory, across = over_one(at_values(theory, at))
     runs = published_runs(told_problem(theory)) if across == "alpha" else None

@@ -124,12 +124,12 @@ def _increasing(between: Any) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def _check_named(argument: str, field: Any, example: str) -> None:
-    if not isinstance(field, str) or (field != "alpha" and "." not in field):
+def _check_named(argument: str, field: Any, example: str, *, alpha: bool = True) -> None:
+    if not isinstance(field, str) or ("." not in field and not (alpha and field == "alpha")):
         given = arguments.shown(field)
         nearest = nearest_keys(Problem, "", field) if isinstance(field, str) else []
         hint = f": did you mean {nearest[0]}?" if nearest else "."
-        what = f"alpha, or a field of the problem as {example}"
+        what = f"{'alpha, or ' if alpha else ''}a field of the problem as {example}"
         raise ProblemError(argument, f"{argument} must be {what}, not {given}{hint}")
 
 
@@ -181,9 +181,7 @@ def tuned_range(problem: Problem, field: Any, between: Any, alpha: float) -> tup
     ProblemError
         The field or the range cannot be taken; the message names it.
     """
-    if not isinstance(field, str) or "." not in field:
-        given = arguments.shown(field)
-        raise ProblemError("field", f"field must be a field of the problem as regularizer.strength, not {given}.")
+    _check_named("field", field, "regularizer.strength", alpha=False)
     if between is None:
         own = field_value(problem, field)
         if own <= 0:

@@ -86,7 +86,11 @@ class Derivation:
 
 
 def derive(
-    problem: Problem | None = None, *, concrete: bool = False, limit: LimitName = "trained", progress: bool = False
+    problem: Problem | None = None,
+    *,
+    concrete: bool = False,
+    limit: LimitName = "trained",
+    progress: bool | None = None,
 ) -> Derivation:
     """Derive and print the equations of a problem.
 
@@ -103,7 +107,7 @@ def derive(
         ``"trained"``: the student that minimises the risk. ``"bayes_optimal"``: the Bayes-optimal learner.
         ``"sgd_flow"``: one-pass SGD and gradient flow. The last two have the same equations for all problems, with
         symbolic sizes.
-    progress : bool
+    progress : bool, optional
         Show the progress on standard error, if the call takes longer than a second.
 
     Returns
@@ -125,7 +129,7 @@ def derive(
     """
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
     arguments.flag("concrete", concrete)
-    arguments.flag("progress", progress)
+    arguments.flag_or_none("progress", progress)
     other = {"bayes_optimal": _bayes_optimal, "sgd_flow": _sgd_flow}.get(arguments.word("limit", limit, LIMITS))
     if other is not None and concrete:
         raise ProblemError(
@@ -158,7 +162,7 @@ def derive(
     )
 
 
-def _bayes_optimal(problem: Problem, progress: bool) -> Derivation:
+def _bayes_optimal(problem: Problem, progress: bool | None) -> Derivation:
     """The equations of the Bayes-optimal limit."""
     with progress_line(progress, "loading SymPy") as line:
         line.callback("deriving the Bayes-optimal equations")
@@ -174,7 +178,7 @@ def _bayes_optimal(problem: Problem, progress: bool) -> Derivation:
     )
 
 
-def _sgd_flow(problem: Problem, progress: bool) -> Derivation:
+def _sgd_flow(problem: Problem, progress: bool | None) -> Derivation:
     """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
     with progress_line(progress, "loading SymPy") as line:
         line.callback("deriving the equations of the dynamics")

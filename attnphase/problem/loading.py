@@ -42,7 +42,7 @@ def load_problem(path: str | PathLike[str]) -> Problem:
     except UnicodeDecodeError as error:
         raise ProblemError(
             file,
-            f"{file}: this is not text in UTF-8 (byte {error.start}); save it in that encoding.",
+            f"{file}: this is not text in UTF-8 (byte {error.start}): give a problem file, saved in that encoding.",
         ) from None
     try:
         data = parse_toml(text)

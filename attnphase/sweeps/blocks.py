@@ -299,5 +299,5 @@ def merge_blocks(
         raise DatasetError(f"{path}: {what}: run attnphase sweep --block K {path} (run_block) for each.")
     ds = joined(plan.problem, plan.swept, plan.description, [found[i] for i in range(len(plan.lines))])
     if target is not None:
-        save_dataset(ds, target, force)
+        save_dataset(ds, target, force=force)
     return warned(ds, lambda ds: of_sweep(ds, plan.problem))

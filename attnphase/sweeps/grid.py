@@ -247,7 +247,7 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
             solved = solved_lines(lines, store, solve, options.progress)
         ds = joined(problem, swept, description, solved)
         if path is not None:
-            save_dataset(ds, path, force)
+            save_dataset(ds, path, force=force)
             store.clear(lines, description)
     return ds
 
@@ -335,10 +335,10 @@ def axes_of(problem: Problem, alpha: Any, omega: Any, branch: Any, fields: Any) 
             f"the grid has {lines * _count(alpha)} points in {lines} lines, but may have {_MAX_POINTS} in {_MAX_LINES}:"
             " sweep it in parts.",
         )
-    one = arguments.word("branch", branch, (*BRANCHES, "all")) if isinstance(branch, str) else None
-    every = one == "all"
-    names = branches_of(problem) if every else arguments.words("branch", branch, BRANCHES)
-    swept: dict[str, list[Any]] = {"branch": list(names)}
+    names = arguments.words("branch", branch, (*BRANCHES, "all"))
+    if "all" in names and len(names) > 1:
+        raise ProblemError("branch", '"all" names every branch: give it alone.')
+    swept: dict[str, list[Any]] = {"branch": branches_of(problem) if names == ("all",) else [*names]}
     if omega is not None:
         swept["teacher.omega"] = list(arguments.numbers("omega", omega, lambda _: True, "a number from 0 to 1"))
     for name, values in given.items():

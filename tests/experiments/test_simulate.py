@@ -219,11 +219,14 @@ def test_an_interruption_keeps_what_was_computed(tmp_path, monkeypatch, how):
         ({"alpha": 1e308}, "alpha must be a positive number up to 1e+06, or a list of them, not 1e+308."),
         ({"dimension": []}, "dimension must hold at least one value."),
         (
-            {"start": [[1.0], [1.0, 2.0]]},
-            "start must be one of semantic, positional, uninformed, mixed, several of them, or an array.",
+            {"start": [1]},
+            "start must be one of semantic, positional, uninformed, mixed, several of them, or an array, not [1].",
         ),
         ({"start": "random"}, 'start must be one of semantic, positional, uninformed, mixed, not "random".'),
-        ({"start": 3}, "start must be one of semantic, positional, uninformed, mixed, several of them, or an array."),
+        (
+            {"start": 3},
+            "start must be one of semantic, positional, uninformed, mixed, several of them, or an array, not 3.",
+        ),
         ({"dimension": 2.5}, "dimension must be a whole number of at least 2, not 2.5."),
         ({"seeds": 0}, "seeds must be a whole number of at least 1, not 0."),
         ({"seed": -1}, "seed must be a whole number of at least 0, not -1."),
@@ -350,7 +353,7 @@ def test_without_torch_the_extra_is_named(tmp_path):
     command = [sys.executable, "-m", "attnphase", "simulate", "--alpha", "2"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 2
-    assert 'pip install ".[torch]"' in result.stderr
+    assert 'pip install "attnphase[torch]"' in result.stderr
     assert result.stderr.count("\n") == 1
     light = "import sys, attnphase, attnphase.cli.commands; attnphase.solve; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", light], env=environment, check=False).returncode == 0

@@ -290,8 +290,8 @@ def test_comparisons_keep_a_value_and_its_deviation_together():
     assert "\nd = 200\ntraining_loss = 0.00002(15), z = -2.4\n" in narrow
     assert "training_loss = 0.00382(14), z = +1.7" not in narrow  # b would not fit behind
     assert "training_loss = 0.00382(14)\n  z = +1.7\n  b = 0.01(2)\n" in narrow
-    assert "the worst deviates\n    by 2.4; with 8 runs" in narrow
-    assert narrow.endswith("error is itself uncertain by 27%.")
+    assert "the worst deviates by 2.4;\n    with 8 runs" in narrow
+    assert narrow.endswith("itself uncertain by 27%.")
 
 
 def test_a_long_check_goes_on_below_its_beginning():

@@ -1,6 +1,8 @@
 """The program that type checkers see."""
 
 import ast
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -15,9 +17,28 @@ def taken_from(module):
     return {node.attr for node in attributes if ast.unparse(node.value) == module}
 
 
-@pytest.mark.parametrize("home", ["", ".errors", ".figures", ".functions", ".testing"])
+@pytest.mark.parametrize("home", ["", ".errors", ".figures", ".functions", ".testing", ".typing"])
 def test_it_calls_everything_public(home):
     assert set(import_module(f"attnphase{home}").__all__) - taken_from(f"ap{home}") == set()
+
+
+WITHOUT_HYPOTHESIS = """
+import inspect, sys
+sys.modules["hypothesis"] = None
+import attnphase as ap
+from attnphase import *
+names = {name for name, _ in inspect.getmembers(ap)}
+assert "typing" in names and "testing" not in names, names
+try:
+    ap.testing
+except ap.errors.MissingExtraError as error:
+    print(error)
+"""
+
+
+def test_all_names_can_be_looked_through_without_hypothesis():
+    told = subprocess.run([sys.executable, "-c", WITHOUT_HYPOTHESIS], capture_output=True, text=True, check=True)
+    assert told.stdout == "attnphase.testing needs Hypothesis: pip install hypothesis.\n"
 
 
 @pytest.mark.parametrize("package", ["attnphase", "derivations"])

@@ -34,6 +34,7 @@ LAYERS = {
         "checks",
         "figures",
         "explorer pages",
+        "typing",
         "paper",
         "cli",
         "__main__",

@@ -100,6 +100,39 @@ def one_point(problem: ap.Problem) -> None:
     _ = ap.sovle, number  # type: ignore[attr-defined]
 
 
+Words = (
+    ap.typing.BayesOptimalStart
+    | ap.typing.DtypeName
+    | ap.typing.LimitName
+    | ap.typing.Lowest
+    | ap.typing.MethodName
+    | ap.typing.OneRsbStart
+    | ap.typing.OptimizerName
+    | ap.typing.PredictorKind
+)
+Results = (
+    ap.typing.BestPredictor
+    | ap.typing.BranchPoint
+    | ap.typing.Check
+    | ap.typing.Derivation
+    | ap.typing.ExplorePage
+    | ap.typing.Overlaps
+    | ap.typing.Plan
+    | ap.typing.Report
+    | ap.typing.Sizes
+    | ap.typing.TrajectoryComparison
+)
+
+
+def words(given: Words, wholes: ap.typing.Wholes, results: Results) -> str:
+    return f"{given} {wholes} {results}"
+
+
+def each(problem: ap.Problem, branch: ap.typing.Branches, alpha: ap.typing.Numbers) -> list[xr.Dataset]:
+    names: list[ap.typing.BranchName] = ["semantic", "positional"]
+    return [*(ap.solve(problem, 1.0, name) for name in names), ap.sweep(problem, alpha, branch=branch)]
+
+
 def many_points(problem: ap.Problem) -> xr.Dataset:
     fields = {"tokens.sigma": [0.4, 0.5], "regularizer.strength": 0.01}
     grid = ap.sweep(problem, np.linspace(0.5, 2.0, 4), omega=[0.2, 0.3], branch=["semantic", "mixed"], fields=fields)
@@ -120,8 +153,8 @@ def many_points(problem: ap.Problem) -> xr.Dataset:
 def training(problem: ap.Problem, theory: xr.Dataset) -> None:
     runs = ap.simulate(problem, alpha=[1.0, 2.0], dimension=200, seeds=2)
     assert_type(runs, xr.Dataset)
-    comparison = ap.compare(theory, runs)
-    assert_type(comparison.within(3.0), bool | Any)
+    comparison: ap.typing.Comparison = ap.compare(theory, runs)
+    assert_type(comparison.within(3.0), bool)
     ap.figures.comparison_figure(comparison)
     flow = ap.sgd_flow(problem, {"semantic": 0.1, "noise": 1.0}, learning_rate=0.1)
     ap.figures.trajectory_figure(ap.compare(flow, runs))

@@ -10,12 +10,12 @@ from attnphase.errors import ProblemError
 if TYPE_CHECKING:
     from attnphase.problem.problem import Problem
 
-__all__ = ["CHANNELS", "FORMULAS", "STARTS", "StartName", "channel_of", "check_varied", "undetermined"]
+__all__ = ["CHANNELS", "FORMULAS", "STARTS", "BayesOptimalStart", "channel_of", "check_varied", "undetermined"]
 
-StartName = Literal["uninformed", "informed", "asymmetric"]
+BayesOptimalStart = Literal["uninformed", "informed", "asymmetric"]
 """Where the iteration starts."""
 
-STARTS: tuple[StartName, ...] = get_args(StartName)
+STARTS: tuple[BayesOptimalStart, ...] = get_args(BayesOptimalStart)
 """Its names."""
 
 CHANNELS = ("sign", "absolute", "linear")

@@ -26,7 +26,7 @@ from attnphase.sweeps.kept import checkpoint_for_us
 from attnphase.theories.bayes_optimal.dataset import from_bayes_optimal_points
 from attnphase.theories.bayes_optimal.model import PosteriorModel, model_of
 from attnphase.theories.bayes_optimal.points import KeptPoints
-from attnphase.theories.bayes_optimal.request import FORMULAS, STARTS, StartName, check_varied
+from attnphase.theories.bayes_optimal.request import FORMULAS, STARTS, BayesOptimalStart, check_varied
 from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.thresholds import bayes_optimal_thresholds
 
@@ -44,7 +44,7 @@ def bayes_optimal(
     *,
     fields: Mapping[str, Any] | None = None,
     channel: str | None = None,
-    start: StartName | Sequence[StartName] = ("uninformed", "informed"),
+    start: BayesOptimalStart | Sequence[BayesOptimalStart] = ("uninformed", "informed"),
     thresholds: bool = False,
     settings: SolverSettings | None = None,
     checkpoint: str | os.PathLike[str] | None = None,

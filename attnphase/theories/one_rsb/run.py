@@ -30,7 +30,7 @@ from attnphase.state_evolution.system import System
 from attnphase.theories.one_rsb.dataset import from_one_rsb
 from attnphase.theories.one_rsb.map import OneRsbMap, OneRsbOverlaps
 from attnphase.theories.one_rsb.nodes import OneRsbNodes
-from attnphase.theories.one_rsb.settings import STARTS, StartName, check_covered, one_rsb_sizes, parisi_parameters
+from attnphase.theories.one_rsb.settings import STARTS, OneRsbStart, check_covered, one_rsb_sizes, parisi_parameters
 from attnphase.theories.one_rsb.solving import OneRsbPoint, OneRsbSolver, apart_by
 
 __all__ = ["one_rsb"]
@@ -49,7 +49,7 @@ def one_rsb(
     branch: Branches = "semantic",
     *,
     y: Numbers | None = None,
-    start: StartName | xr.Dataset | Overlaps | BranchPoint = "replica-symmetric",
+    start: OneRsbStart | xr.Dataset | Overlaps | BranchPoint = "replica-symmetric",
     outer: int = 128,
     inner: int = 64,
     settings: SolverSettings | None = None,

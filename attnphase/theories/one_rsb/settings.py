@@ -13,10 +13,10 @@ from attnphase.errors import ProblemError
 if TYPE_CHECKING:
     from attnphase.problem.problem import Problem
 
-__all__ = ["STARTS", "StartName", "check_covered", "one_rsb_sizes", "parisi_parameters"]
+__all__ = ["STARTS", "OneRsbStart", "check_covered", "one_rsb_sizes", "parisi_parameters"]
 
-StartName = Literal["replica-symmetric", "informed"]
-STARTS: tuple[StartName, ...] = get_args(StartName)
+OneRsbStart = Literal["replica-symmetric", "informed"]
+STARTS: tuple[OneRsbStart, ...] = get_args(OneRsbStart)
 """Where the iteration may start, by name."""
 
 _FEWEST, _MOST = 8, 2**18  # points of either kind; both together in a replicate
