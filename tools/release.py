@@ -46,13 +46,7 @@ def faults(root: Path, tag: str) -> Iterator[str]:
         yield f'the tag must be v{version}, as pyproject.toml has the version, but it is "{tag}".'
     yield from unequal(root)
     yield from _undated(_text(root, "CHANGELOG.md"), version)
-    for person in project["authors"]:
-        if _PLACEHOLDER.search(" ".join(person.values())):
-            yield f"pyproject.toml: a person must put the authors in place of {' '.join(person.values())}."
-    for name, address in project["urls"].items():
-        if _PLACEHOLDER.search(address):
-            yield f"pyproject.toml: a person must put the address of {name} in place of {address}."
-    for name in (*_COPIES, *_PAGES):
+    for name in ("pyproject.toml", *_COPIES, *_PAGES):
         for line in filter(_PLACEHOLDER.search, _text(root, name).splitlines()):
             yield f'{name}: a person must fill in the line "{line.strip()}".'
 
