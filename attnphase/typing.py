@@ -19,6 +19,7 @@ from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import MethodName
 from attnphase.pages.limits import LimitName
 from attnphase.pages.page import Derivation
+from attnphase.problem import Integration, Loss, Positions, Regularizer, Student, Teacher, Tokens
 from attnphase.state_evolution.branches import Branches, BranchName
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.predictors import BestPredictor, PredictorKind
@@ -38,7 +39,9 @@ __all__ = [
     "Derivation",
     "DtypeName",
     "ExplorePage",
+    "Integration",
     "LimitName",
+    "Loss",
     "Lowest",
     "MethodName",
     "Numbers",
@@ -46,9 +49,14 @@ __all__ = [
     "OptimizerName",
     "Overlaps",
     "Plan",
+    "Positions",
     "PredictorKind",
+    "Regularizer",
     "Report",
     "Sizes",
+    "Student",
+    "Teacher",
+    "Tokens",
     "TrajectoryComparison",
     "Wholes",
 ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from inspect import Parameter, Signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -67,7 +68,8 @@ class Problem(Sections):
     Parameters
     ----------
     tokens, positions, teacher, student, regularizer, integration, loss, metrics : mapping, optional
-        The sections of the TOML, as objects or as mappings.
+        The sections of the TOML, as mappings or as objects of `attnphase.typing`: ``help(ap.typing.Loss)`` describes
+        the fields of ``loss``, and so on.
 
     Raises
     ------
@@ -363,6 +365,11 @@ class Problem(Sections):
     def _repr_markdown_(self) -> str:
         """The model's equations and numbers, for notebooks."""
         return in_markdown(self)
+
+
+# for `help` and editors at run time: pydantic's own has the classes of the sections with all their fields
+_SECTIONS = [Parameter(one, Parameter.POSITIONAL_OR_KEYWORD, default={}) for one in sections()]
+Problem.__signature__ = Signature(_SECTIONS)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class DataProblem(Problem):

@@ -124,7 +124,18 @@ Results = (
 )
 
 
-def words(given: Words, wholes: ap.typing.Wholes, results: Results) -> str:
+Sections = (
+    ap.typing.Integration
+    | ap.typing.Loss
+    | ap.typing.Positions
+    | ap.typing.Regularizer
+    | ap.typing.Student
+    | ap.typing.Teacher
+    | ap.typing.Tokens
+)
+
+
+def words(given: Words | Sections, wholes: ap.typing.Wholes, results: Results) -> str:
     return f"{given} {wholes} {results}"
 
 
