@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # that of typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from attnphase import errors, figures, functions, testing, typing
+    from attnphase import errors, figures, functions, interface, reference, testing, tracking
     from attnphase.checks.comparison import compare
     from attnphase.checks.consistency import check
     from attnphase.data.files import load_dataset, save_dataset
@@ -54,11 +54,13 @@ __all__ = [
     "figures",
     "follow",
     "functions",
+    "interface",
     "load_dataset",
     "load_problem",
     "merge_blocks",
     "one_rsb",
     "plan_sweep",
+    "reference",
     "register_score",
     "run_block",
     "save_dataset",
@@ -70,8 +72,8 @@ __all__ = [
     "stationary",
     "sweep",
     "thresholds",
+    "tracking",
     "tune",
-    "typing",
     "validate_dataset",
 ]
 
@@ -103,7 +105,7 @@ _NAMES = {
     "theories.sgd_flow.run": "basins sgd_flow stationary",
     "version": "__version__",
 }
-_MODULES = ("errors", "figures", "functions", "testing", "typing")
+_MODULES = ("errors", "figures", "functions", "interface", "reference", "testing", "tracking")
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 

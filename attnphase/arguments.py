@@ -47,7 +47,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
 def shown(value: Any) -> str:
     """Return a value as a message shows it: one line of at most 60 characters."""
     try:
-        text = " ".join(_SHORT.repr(value).split())
+        text = " ".join(_SHORT.repr(_scalar(value)).split())
     except ValueError:  # a whole number of more digits than Python prints
         return "a whole number of thousands of digits"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -59,26 +59,30 @@ def unequal(root: Path) -> Iterator[str]:
     root : Path
         The repository.
     """
-    project = tomllib.loads(_text(root, "pyproject.toml"))["project"]
+    settings = tomllib.loads(_text(root, "pyproject.toml"))
+    project = settings["project"]
     for name, pattern in _COPIES.items():
         copy = re.search(pattern, _text(root, name), re.MULTILINE)
         written = copy[1].strip() if copy else "missing"
         if written != project["version"] and (copy or name != _ZENODO):
             yield f"{name}: version must be {project['version']}, as in pyproject.toml, but it is {written}."
     recipe = _text(root, _RECIPE)
-    for key, needed in _requirements(project).items():
-        block = re.search(rf"^  {key}:\n((?:    - .*\n)+)", recipe, re.MULTILINE)
+    for key, needed in _requirements(settings).items():
+        block = re.search(rf"^ +{key}:\n((?: +- .*\n)+)", recipe, re.MULTILINE)
         listed = set(re.findall(r"- (.*)", block[1])) if block else set()
         for what, more in (("must list", needed - listed), ("must not list", listed - needed)):
             if more:
                 yield f"{_RECIPE}: {key} {what} {', '.join(sorted(more))}: see pyproject.toml."
 
 
-def _requirements(project: dict[str, Any]) -> dict[str, set[str]]:
-    """The requirements of a recipe, by its keys."""
+def _requirements(settings: dict[str, Any]) -> dict[str, set[str]]:
+    """What a recipe lists, by its keys."""
+    project, python = settings["project"], f"python {settings['project']['requires-python']}"
     extras = [one for extra in _EXTRAS for one in project["optional-dependencies"][extra]]
     return {
-        "run": {f"python {project['requires-python']}", *map(_in_conda, project["dependencies"])},
+        "entry_points": {f"{name} = {place}" for name, place in project["scripts"].items()},
+        "host": {python, "pip", *map(_in_conda, settings["build-system"]["requires"])},
+        "run": {python, *map(_in_conda, project["dependencies"])},
         "run_constraints": set(map(_in_conda, extras)),
     }
 

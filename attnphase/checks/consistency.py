@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnphase import arguments
+from attnphase.arrays import Number
 from attnphase.checks.case import Case
 from attnphase.checks.comparison import compare
 from attnphase.checks.equations import equations
@@ -42,7 +43,7 @@ _COMPARED = ("training_loss", "test_error", "weight_norm")
 
 def check(
     problem: Problem,
-    alpha: float = 1.5,
+    alpha: Number = 1.5,
     branch: Branches = "semantic",
     *,
     settings: SolverSettings | None = None,

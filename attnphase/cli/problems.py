@@ -8,15 +8,22 @@ from typing import Any
 import click
 
 from attnphase.cli.inputs import named, problem_of, solvable
-from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
+from attnphase.cli.options import (
+    branch_option,
+    force_option,
+    iteration_options,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+)
 from attnphase.cli.values import Words
 from attnphase.data.text import terminal_width
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_output, write_file
-from attnphase.fixed_points.settings import sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.lazy import loaded_on_use
 from attnphase.pages.limits import LIMITS, LimitName
-from attnphase.state_evolution.branches import BRANCHES
 
 with loaded_on_use(__name__):
     from attnphase.checks import consistency
@@ -98,7 +105,8 @@ def derive(
 @click.command()
 @problem_options
 @click.option("--alpha", type=float, default=1.5, show_default=True, help="Sample complexity of the point checked.")
-@click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
+@branch_option
+@iteration_options
 @click.option("--experiment/--no-experiment", default=True, help="Train small instances too, if PyTorch is there.")
 @json_option
 @quiet_option
@@ -110,14 +118,15 @@ def check(
     experiment: bool,
     as_json: bool,
     quiet: bool,
+    **solver: Any,
 ) -> int:
     """Check a problem's equations, code and numbers against each other.
 
     Exit code 1 if a check fails.
     """
-    alpha = sample_complexity("alpha", alpha)
+    alpha, settings = sample_complexity("alpha", alpha), SolverSettings(**solver)
     problem = solvable(problem_of(problem_file, changes), named(branch))
-    report = consistency.check(problem, alpha, branch, experiment=experiment, progress=not quiet)
+    report = consistency.check(problem, alpha, branch, settings=settings, experiment=experiment, progress=not quiet)
     if as_json:
         click.echo(report.to_json())
     elif not quiet:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -111,20 +114,26 @@ def validate_kind(name: str, ds: xr.Dataset, kind: str, error: type[AttnphaseErr
 
 def _check_attributes(ds: xr.Dataset) -> str:
     """The kind of a dataset."""
-    for name in GLOBAL_ATTRIBUTES:
+    for name in ("schema_version", *GLOBAL_ATTRIBUTES):
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
-    version, wrote = ds.attrs["schema_version"], ds.attrs["attnphase_version"]
-    if isinstance(version, str) or version != SCHEMA_VERSION:
-        remedy = "" if wrote == __version__ else f"use attnphase {wrote}, which wrote it, or "
-        raise DatasetError(
-            f"the dataset follows version {arguments.shown(version)} of the schema, but this attnphase reads the number"
-            f" {SCHEMA_VERSION}: {remedy}compute the dataset again."
-        )
+        if name == "schema_version":  # by which the others may differ
+            _check_version(ds.attrs[name], ds.attrs.get("attnphase_version"))
     if not isinstance(ds.attrs["schema"], str) or ds.attrs["schema"] not in SCHEMAS:
         kinds = " or ".join(SCHEMAS)
         raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be {kinds}.')
     return ds.attrs["schema"]
+
+
+def _check_version(version: Any, wrote: Any) -> None:
+    """Refuse another version of the schema, and what is none."""
+    if not isinstance(version, Integral) or version != SCHEMA_VERSION:
+        known = isinstance(wrote, str) and re.fullmatch(r"[\w.+-]+", wrote) and wrote != __version__
+        remedy = f"use attnphase {wrote}, which wrote it, or " if known else ""
+        raise DatasetError(
+            f"the dataset follows version {arguments.shown(version)} of the schema, but this attnphase reads version"
+            f" {SCHEMA_VERSION}: {remedy}compute the dataset again."
+        )
 
 
 def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:

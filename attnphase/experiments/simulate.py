@@ -19,7 +19,11 @@ with loaded_on_use(__name__):
     from attnphase.experiments import runs
 
 if TYPE_CHECKING:
+    import torch
     import xarray as xr
+    from numpy.typing import NDArray
+
+    from attnphase.state_evolution.sizes import SizesLike
 
 __all__ = ["simulate"]
 
@@ -27,7 +31,7 @@ __all__ = ["simulate"]
 def simulate(
     problem: Problem,
     alpha: Numbers,
-    start: str | Sequence[str] | Any = None,
+    start: SizesLike | Sequence[Any] | NDArray[Any] | torch.Tensor | None = None,
     dimension: Wholes = 1000,
     seeds: int = 8,
     optimizer: OptimizerName | None = None,

@@ -124,7 +124,7 @@ def derive(
 
     Examples
     --------
-    >>> print(derive().saddle_point.overlaps[1].right_hand_side)
+    >>> print(derive().saddle_point.overlaps[1].right_hand_side)  # doctest: +ELLIPSIS
     MatrixSpectralMean(...)
     """
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from attnphase.problem.schema import (
     register,
     sections,
 )
-from attnphase.problem.values import TooLongError, plain
+from attnphase.problem.values import DEEPEST, TooLongError, plain
 
 __all__ = ["listed", "nearest_keys", "shown", "toml_table", "unknown_key"]
 
@@ -53,7 +54,7 @@ def toml_table(place: str, *tags: str, **notes: Any) -> Callable[[type[_T]], typ
         @functools.wraps(validate)
         def construct(self: _T, /, *args: Any, **kwargs: Any) -> None:
             try:
-                validate(self, *args, **kwargs)
+                validate(self, *map(_as_dicts, args), **_as_dicts(kwargs))
             except ValidationError as error:
                 raise _as_problem_error(place, cls, error) from None
 
@@ -61,6 +62,18 @@ def toml_table(place: str, *tags: str, **notes: Any) -> Callable[[type[_T]], typ
         return cls
 
     return decorate
+
+
+def _as_dicts(value: Any, depth: int = DEEPEST) -> Any:
+    """A value with dicts for the mappings in it, which alone pydantic takes as tables; our own tables stay."""
+    if not depth:
+        return value
+    if isinstance(value, Mapping) and not is_dataclass(value):
+        return {key: _as_dicts(one, depth - 1) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        entries = [_as_dicts(one, depth - 1) for one in value]
+        return entries if isinstance(value, list) else tuple(entries)
+    return value
 
 
 def listed(items: Sequence[Any]) -> str:

@@ -68,8 +68,7 @@ class Problem(Sections):
     Parameters
     ----------
     tokens, positions, teacher, student, regularizer, integration, loss, metrics : mapping, optional
-        The sections of the TOML, as mappings or as objects of `attnphase.typing`: ``help(ap.typing.Loss)`` describes
-        the fields of ``loss``, and so on.
+        The sections of the TOML. ``help(ap.interface.Loss)`` describes the fields of ``loss``, and so on.
 
     Raises
     ------

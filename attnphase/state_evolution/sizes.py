@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
 
-__all__ = ["Sizes"]
+__all__ = ["Sizes", "SizesLike"]
 
 _LARGEST = 1e3  # from there on rounding hides what is no part of the teacher, and all scores are saturated
 
@@ -104,3 +104,7 @@ class Sizes:
         whole = asdict(self)
         sizes = {name: value for name, value in whole.items() if value} or whole
         return ",".join(f"{name}={value!r}" for name, value in sizes.items())
+
+
+SizesLike: TypeAlias = Sizes | str | Mapping[str, float]
+"""What is read as sizes."""

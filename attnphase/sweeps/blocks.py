@@ -295,7 +295,8 @@ def merge_blocks(
             faults.setdefault(number, str(error).rstrip("."))
     if faults:
         which = ", ".join(map(str, [*faults][:_NAMED])) + (" and more" if len(faults) > _NAMED else "")
-        what = f"of {len(plan.blocks)} blocks, {which} cannot be used, the first since {next(iter(faults.values()))}"
+        word = "block" if len(faults) == 1 else "blocks"
+        what = f"{word} {which} of {len(plan.blocks)} cannot be used, the first since {next(iter(faults.values()))}"
         raise DatasetError(f"{path}: {what}: run attnphase sweep --block K {path} (run_block) for each.")
     ds = joined(plan.problem, plan.swept, plan.description, [found[i] for i in range(len(plan.lines))])
     if target is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.arrays import Number
 from attnphase.data.curves import from_curves, from_solutions
 from attnphase.data.outcomes import of_left_out, of_points, told_of, warned
 from attnphase.data.starts import overlaps_of, start_for
@@ -30,12 +31,12 @@ _MOST_STARTS = 1000
 
 def follow(
     problem: Problem,
-    alpha: float | None = None,
+    alpha: Number | None = None,
     field: str = "alpha",
-    between: Sequence[float] | None = None,
+    between: Sequence[Number] | None = None,
     branch: Branches = "semantic",
     *,
-    at: float | None = None,
+    at: Number | None = None,
     start: xr.Dataset | Overlaps | BranchPoint | None = None,
     settings: SolverSettings | None = None,
     progress: bool | None = None,
@@ -107,7 +108,7 @@ def follow(
 
 def solutions(
     problem: Problem,
-    alpha: float,
+    alpha: Number,
     *,
     starts: int = 12,
     seed: int = 0,

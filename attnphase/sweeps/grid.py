@@ -324,7 +324,7 @@ def axes_of(problem: Problem, alpha: Any, omega: Any, branch: Any, fields: Any) 
     )
     for name in ("alpha", "branch"):
         if name in given:
-            raise ProblemError(name, f"{name} is not a field of the problem: give it as the argument {name} of sweep.")
+            raise ProblemError(name, f"{name} is not a field of the problem: give it as the argument {name}.")
     if "teacher.omega" in given and omega is not None:
         raise ProblemError("teacher.omega", "teacher.omega is given twice: as omega and among the fields.")
     varied = [values for values in (omega, branch, *given.values()) if values is not None]

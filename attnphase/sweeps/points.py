@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnphase import arguments
+from attnphase.arrays import Number
 from attnphase.data.build import from_points
 from attnphase.data.outcomes import of_branches, of_points, warned
 from attnphase.data.starts import start_for
@@ -26,7 +27,7 @@ __all__ = ["labelled", "solve", "solved"]
 
 def solve(
     problem: Problem,
-    alpha: float,
+    alpha: Number,
     branch: Branches = "semantic",
     *,
     start: xr.Dataset | Overlaps | BranchPoint | None = None,

@@ -8,7 +8,7 @@ from itertools import product
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.arrays import Numbers
+from attnphase.arrays import Number, Numbers
 from attnphase.data.derivatives import from_optima, from_sensitivities
 from attnphase.data.outcomes import of_branches, of_optima, of_points, warned
 from attnphase.fixed_points.optimum import LOWEST, METRICS, Lowest
@@ -33,7 +33,7 @@ __all__ = ["sensitivity", "tune"]
 
 def sensitivity(
     problem: Problem,
-    alpha: float,
+    alpha: Number,
     field: str,
     branch: Branches = "semantic",
     *,
@@ -83,7 +83,7 @@ def tune(
     metric: str = "test_error",
     branch: Branches | Lowest = "semantic",
     *,
-    between: Sequence[float] | None = None,
+    between: Sequence[Number] | None = None,
     settings: SolverSettings | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:

@@ -316,15 +316,15 @@ def test_missing_and_unfinished_blocks_are_named(done, tmp_path):
     for path in files(done, 3).values():
         path.unlink()
     said = refusal(done, tmp_path)
-    assert f"{done}: of 3 blocks, 3 cannot be used, the first since {done}/line-" in said
+    assert f"{done}: block 3 of 3 cannot be used, the first since {done}/line-" in said
     assert f"no such file; check its name: run attnphase sweep --block K {done}" in said
     path = next(iter(files(done, 1).values()))
     path.unlink()
     said = refusal(done, tmp_path)
-    assert f"of 3 blocks, 1, 3 cannot be used, the first since {path}: there is no such file" in said
+    assert f"blocks 1, 3 of 3 cannot be used, the first since {path}: there is no such file" in said
     for path in done.glob("line-*.nc"):
         path.unlink()
-    assert "of 3 blocks, 1, 2, 3 cannot be used" in refusal(done, tmp_path)
+    assert "blocks 1, 2, 3 of 3 cannot be used" in refusal(done, tmp_path)
 
 
 def one_number_changed(path):
@@ -343,7 +343,7 @@ def test_a_damaged_block_is_named_and_mended_by_running_it(done, solver, tmp_pat
     path = next(iter(files(done, 2).values()))
     path.write_bytes(damaged(path))
     said = refusal(done, tmp_path)
-    assert "of 3 blocks, 2 cannot be used" in said
+    assert "block 2 of 3 cannot be used" in said
     assert str(path) in said
     ap.run_block(done, 2, workers=1)
     assert len(solver.labels) == 1
@@ -366,7 +366,7 @@ def test_a_foreign_block_is_named(done, solver, tmp_path, changes):
     path.write_bytes((other / f"line-{source.key}.nc").read_bytes())
     shutil.rmtree(other)
     said = refusal(done, tmp_path)
-    assert f"of 3 blocks, 2 cannot be used, the first since {path}: this is not the line {label} of this sweep" in said
+    assert f"block 2 of 3 cannot be used, the first since {path}: this is not the line {label} of this sweep" in said
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
 from attnphase.problem.template import _NOTES, changes_for, template
 from attnphase.rows.kinds import REGULARIZERS
 
-MODULES = {"errors", "figures", "functions", "testing"}
+MODULES = {"errors", "figures", "functions", "interface", "reference", "testing", "tracking"}
 PAGE = Path(__file__).parents[2] / "docs" / "problem.md"
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 

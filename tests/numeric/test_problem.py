@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import FrozenInstanceError, fields, replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -1316,3 +1317,18 @@ def test_public_names():
     assert re.match(r"\d+", attnphase.__version__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = attnphase.nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_tables_are_any_mappings():
+    """Those that mypy and pyright take: a mapping at every level."""
+
+    def read_only(value):
+        if isinstance(value, dict):
+            return MappingProxyType({key: read_only(one) for key, one in value.items()})
+        return [read_only(one) for one in value] if isinstance(value, list) else value
+
+    clusters = [[{"mean": [0.2]}, {"mean": [1.5]}], [{"mean": [-0.3]}]]
+    law = {"kind": "independent", "weights": [[0.4, 0.6], [1.0]]}
+    tables = {"tokens": {"kind": "mixture", "length": 2, "clusters": clusters, "law": law}, "loss": {"kind": "values"}}
+    assert Problem(**read_only(tables)) == Problem.from_dict(read_only(tables)) == Problem(**tables)
+    assert Tokens(**read_only(tables["tokens"])) == Problem(**tables).tokens

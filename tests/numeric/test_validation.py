@@ -201,3 +201,12 @@ def test_another_version_of_the_schema_is_refused(version, tmp_path):
         f"{path}: the dataset follows version {version} of the schema, but this attnphase reads version"
         f" {SCHEMA_VERSION}: use attnphase 9.1, which wrote it, or compute the dataset again."
     )
+
+
+@pytest.mark.parametrize("version", [np.array([SCHEMA_VERSION, 2]), np.array([]), float(SCHEMA_VERSION), "1", "x"])
+@pytest.mark.parametrize("wrote", ["two\nlines", "", None])
+def test_what_is_no_version_of_the_schema_is_refused_in_one_line(version, wrote):
+    told = refused(points().assign_attrs(schema_version=version, attnphase_version=wrote))
+    assert "of the schema, but this attnphase reads version" in told
+    assert "\n" not in told
+    assert told.endswith(f" {SCHEMA_VERSION}: compute the dataset again.")

@@ -1,6 +1,7 @@
 """The program that type checkers see."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from importlib import import_module
@@ -17,9 +18,27 @@ def taken_from(module):
     return {node.attr for node in attributes if ast.unparse(node.value) == module}
 
 
-@pytest.mark.parametrize("home", ["", ".errors", ".figures", ".functions", ".testing", ".typing"])
+@pytest.mark.parametrize(
+    "home", ["", ".errors", ".figures", ".functions", ".interface", ".reference", ".testing", ".tracking"]
+)
 def test_it_calls_everything_public(home):
     assert set(import_module(f"attnphase{home}").__all__) - taken_from(f"ap{home}") == set()
+
+
+def public_functions():
+    for home in ("", ".figures", ".reference", ".testing", ".tracking"):
+        module = import_module(f"attnphase{home}")
+        yield from (f"ap{home}.{one}" for one in module.__all__ if inspect.isroutine(getattr(module, one)))
+
+
+@pytest.mark.parametrize("name", public_functions())
+def test_it_passes_every_parameter(name):
+    home, _, last = name.removeprefix("ap").rpartition(".")
+    parameters = list(inspect.signature(getattr(import_module(f"attnphase{home}"), last)).parameters)
+    calls = [node for node in ast.walk(PROGRAM) if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
+    passed = {key.arg for call in calls for key in call.keywords}
+    passed.update(*(parameters[: len(call.args)] for call in calls))
+    assert set(parameters) - passed == set()
 
 
 WITHOUT_HYPOTHESIS = """
@@ -28,7 +47,7 @@ sys.modules["hypothesis"] = None
 import attnphase as ap
 from attnphase import *
 names = {name for name, _ in inspect.getmembers(ap)}
-assert "typing" in names and "testing" not in names, names
+assert "interface" in names and "testing" not in names, names
 try:
     ap.testing
 except ap.errors.MissingExtraError as error:

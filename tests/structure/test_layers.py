@@ -34,7 +34,7 @@ LAYERS = {
         "checks",
         "figures",
         "explorer pages",
-        "typing",
+        "interface",
         "paper",
         "cli",
         "__main__",

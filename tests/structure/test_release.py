@@ -11,6 +11,8 @@ from tools.release import faults, unequal
 ROOT = Path(__file__).parents[2]
 FILES = {
     "pyproject.toml": """
+[build-system]
+requires = ["hatchling>=1.27"]
 [project]
 version = "2.5.0"
 requires-python = ">=3.11"
@@ -20,6 +22,8 @@ dependencies = ["netCDF4>=1.7", "numba>=0.61", "tomli-w>=1.0"]
 torch = ["torch>=2.6"]
 distributed = ["distributed>=2025.1"]
 explore = ["plotly>=6"]
+[project.scripts]
+program = "program.main:main"
 [project.urls]
 Homepage = "https://example.org/attnphase"
 Issues = "https://example.org/attnphase/issues"
@@ -30,9 +34,15 @@ Issues = "https://example.org/attnphase/issues"
     "recipe/recipe.yaml": """
 context:
   version: "2.5.0"
+build:
+  python:
+    entry_points:
+      - program = program.main:main
 requirements:
   host:
+    - python >=3.11
     - pip
+    - hatchling >=1.27
   run:
     - python >=3.11
     - netcdf4 >=1.7
@@ -96,6 +106,8 @@ def test_a_tag_is_the_version(repository, tag):
         ("recipe/recipe.yaml", "    - numba >=0.61\n", "", "run must list numba >=0.61: see pyproject.toml."),
         ("recipe/recipe.yaml", "- netcdf4 >=1.7", "- netcdf4 >=1.7\n    - pandas", "run must not list pandas:"),
         ("recipe/recipe.yaml", "- pytorch >=2.6", "- pytorch >=2.5", "run_constraints must list pytorch >=2.6:"),
+        ("recipe/recipe.yaml", "- hatchling >=1.27", "- hatchling", "host must list hatchling >=1.27:"),
+        ("recipe/recipe.yaml", "program.main:main", "program:main", "entry_points must list program = program.main:"),
         ("CHANGELOG.md", "2026-11-29", "unreleased", 'must have a section "## [2.5.0] - YYYY-MM-DD"'),
         ("CHANGELOG.md", "2026-11-29", "2026-13-29", 'must have a section "## [2.5.0] - YYYY-MM-DD"'),
         ("CHANGELOG.md", "[2.5.0]", "[2.4.0]", 'must have a section "## [2.5.0] - YYYY-MM-DD"'),

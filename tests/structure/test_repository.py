@@ -30,7 +30,7 @@ def workflows() -> str:
 def test_citation_and_archive_describe_this_version():
     project = tomllib.loads(text("pyproject.toml"))["project"]
     archived = json.loads(text(".zenodo.json"))
-    assert cited("version") == archived["version"] == project["version"]
+    assert cited("version") == project["version"]
     assert cited("license") == archived["license"] == project["license"]
     assert cited("title") == archived["title"]
     assert archived["title"].startswith(f"{project['name']}: ")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import attnphase as ap
-from attnphase import figures, functions, reference, testing, tracking, typing
+from attnphase import figures, functions, interface, reference, testing, tracking
 from attnphase.cli.commands import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,7 +24,7 @@ def test_no_public_name_is_missing_in_the_reference():
     assert sorted(errors) == sorted(ap.errors.__all__)
     whole = re.findall(r"automodule:: attnphase\.(\w+)$", text, re.MULTILINE)
     assert sorted(whole) == sorted(
-        module.__name__.rpartition(".")[2] for module in (figures, functions, reference, testing, tracking, typing)
+        module.__name__.rpartition(".")[2] for module in (figures, functions, reference, testing, tracking, interface)
     )
 
 

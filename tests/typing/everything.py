@@ -101,46 +101,47 @@ def one_point(problem: ap.Problem) -> None:
 
 
 Words = (
-    ap.typing.BayesOptimalStart
-    | ap.typing.DtypeName
-    | ap.typing.LimitName
-    | ap.typing.Lowest
-    | ap.typing.MethodName
-    | ap.typing.OneRsbStart
-    | ap.typing.OptimizerName
-    | ap.typing.PredictorKind
+    ap.interface.BayesOptimalStart
+    | ap.interface.DtypeName
+    | ap.interface.LimitName
+    | ap.interface.Lowest
+    | ap.interface.MethodName
+    | ap.interface.OneRsbStart
+    | ap.interface.OptimizerName
+    | ap.interface.PredictorKind
 )
 Results = (
-    ap.typing.BestPredictor
-    | ap.typing.BranchPoint
-    | ap.typing.Check
-    | ap.typing.Derivation
-    | ap.typing.ExplorePage
-    | ap.typing.Overlaps
-    | ap.typing.Plan
-    | ap.typing.Report
-    | ap.typing.Sizes
-    | ap.typing.TrajectoryComparison
+    ap.interface.BestPredictor
+    | ap.interface.BranchPoint
+    | ap.interface.Check
+    | ap.interface.Derivation
+    | ap.interface.ExplorePage
+    | ap.interface.Overlaps
+    | ap.interface.Plan
+    | ap.interface.Report
+    | ap.interface.Sizes
+    | ap.interface.SizesLike
+    | ap.interface.TrajectoryComparison
 )
 
 
 Sections = (
-    ap.typing.Integration
-    | ap.typing.Loss
-    | ap.typing.Positions
-    | ap.typing.Regularizer
-    | ap.typing.Student
-    | ap.typing.Teacher
-    | ap.typing.Tokens
+    ap.interface.Integration
+    | ap.interface.Loss
+    | ap.interface.Positions
+    | ap.interface.Regularizer
+    | ap.interface.Student
+    | ap.interface.Teacher
+    | ap.interface.Tokens
 )
 
 
-def words(given: Words | Sections, wholes: ap.typing.Wholes, results: Results) -> str:
-    return f"{given} {wholes} {results}"
+def words(given: Words | Sections, numbers: ap.interface.Number | ap.interface.Wholes, results: Results) -> str:
+    return f"{given} {numbers} {results}"
 
 
-def each(problem: ap.Problem, branch: ap.typing.Branches, alpha: ap.typing.Numbers) -> list[xr.Dataset]:
-    names: list[ap.typing.BranchName] = ["semantic", "positional"]
+def each(problem: ap.Problem, branch: ap.interface.Branches, alpha: ap.interface.Numbers) -> list[xr.Dataset]:
+    names: list[ap.interface.BranchName] = ["semantic", "positional"]
     return [*(ap.solve(problem, 1.0, name) for name in names), ap.sweep(problem, alpha, branch=branch)]
 
 
@@ -164,7 +165,7 @@ def many_points(problem: ap.Problem) -> xr.Dataset:
 def training(problem: ap.Problem, theory: xr.Dataset) -> None:
     runs = ap.simulate(problem, alpha=[1.0, 2.0], dimension=200, seeds=2)
     assert_type(runs, xr.Dataset)
-    comparison: ap.typing.Comparison = ap.compare(theory, runs)
+    comparison: ap.interface.Comparison = ap.compare(theory, runs)
     assert_type(comparison.within(3.0), bool)
     ap.figures.comparison_figure(comparison)
     flow = ap.sgd_flow(problem, {"semantic": 0.1, "noise": 1.0}, learning_rate=0.1)
@@ -193,18 +194,186 @@ def drawn(theory: xr.Dataset, runs: xr.Dataset, found: xr.Dataset) -> None:
     ap.figures.fig2(ap.Problem())  # type: ignore[arg-type]
 
 
-@given(ap.testing.problems(ap.testing.SHAPES[:2]), ap.testing.models(ap.testing.MODELS))
+def options_of_theories(problem: ap.Problem, point: xr.Dataset, start: ap.interface.Overlaps) -> None:
+    alpha, settings = point["alpha"], ap.SolverSettings(max_maps=200, max_nodes=2**14, stability=False, identity=False)
+    ap.solve(problem, alpha, "mixed", start=start, settings=settings, progress=True)
+    ap.solve(problem, np.int64(2), progress=None)
+    ap.solve(problem, alpha.to_numpy()[0])
+    ap.solutions(problem, np.float32(1.5), starts=3, seed=4, settings=settings, progress=False)
+    ap.sensitivity(problem, alpha, "tokens.sigma", branch="positional", settings=settings, progress=True)
+    ap.follow(
+        problem,
+        alpha=alpha,
+        field="teacher.omega",
+        between=(0.1, 0.5),
+        branch="all",
+        at=0.3,
+        start=start,
+        settings=settings,
+        progress=True,
+    )
+    ap.tune(
+        problem,
+        alpha,
+        field="student.temperature",
+        metric="training_loss",
+        branch="lowest",
+        between=np.array([0.5, 2.0]).tolist(),
+        settings=settings,
+        progress=True,
+    )
+    ap.one_rsb(
+        problem, alpha, "all", y=0.5, start="replica-symmetric", outer=64, inner=32, settings=settings, progress=True
+    )
+    ap.one_rsb(problem, 1.5, start=point)
+    ap.thresholds(
+        problem,
+        alpha=(0.5, 2.0),
+        fields={"tokens.sigma": [0.4, 0.5]},
+        transitions=True,
+        settings=settings,
+        on_step=lambda: None,
+        progress=True,
+    )
+    ap.bayes_optimal(
+        problem,
+        alpha,
+        fields={"teacher.noise": [0.1]},
+        channel="sign",
+        start=["uninformed", "informed"],
+        thresholds=True,
+        settings=settings,
+        checkpoint=Path("limit.checkpoint"),
+        progress=True,
+    )
+    ap.check(
+        problem,
+        alpha,
+        "semantic",
+        settings=settings,
+        experiment=False,
+        on_check=lambda one: print(one.passed),
+        progress=True,
+    )
+    ap.derive(problem, concrete=True, limit="sgd_flow", progress=True)
+    ap.best_predictor(problem, entry_by_entry, "pooled", nodes=2**15)
+    ap.follow(problem, "alpha")  # type: ignore[arg-type]
+    ap.derive(problem, limit="trainde")  # type: ignore[arg-type]
+    ap.one_rsb(problem, 1.5, start="uninformed")  # type: ignore[arg-type]
+    ap.tune(problem, 1.5, branch="lowset")  # type: ignore[arg-type]
+    ap.bayes_optimal(problem, 1.5, start=["informde"])  # type: ignore[list-item]
+
+
+def options_of_sweeps(problem: ap.Problem, alpha: xr.DataArray) -> None:
+    settings = ap.SolverSettings(method="anderson")
+    ap.sweep(
+        problem,
+        alpha,
+        0.3,
+        "all",
+        settings=settings,
+        refine=True,
+        workers=2,
+        scheduler=None,
+        shard="1/2",
+        output="sweep.nc",
+        resume="fitting",
+        force=True,
+        progress=True,
+    )
+    ap.plan_sweep(
+        problem,
+        alpha,
+        omega=[0.2, 0.3],
+        branch=("semantic",),
+        blocks=2,
+        folder=Path("plan"),
+        fields={"tokens.sigma": [0.4]},
+        settings=settings,
+        force=True,
+    )
+    ap.run_block(folder="plan", block=1, workers=2, progress=True)
+    ap.merge_blocks(folder="plan", output="sweep.nc", force=True)
+    ap.sweep(problem, alpha, branch=["semantic", "positionnal"])  # type: ignore[list-item]
+    ap.sweep(problem, alpha, resume="fits")  # type: ignore[arg-type]
+
+
+def options_of_training(problem: ap.Problem, theory: xr.Dataset, weights: NDArray[np.float64]) -> None:
+    runs = ap.simulate(
+        problem,
+        theory["alpha"],
+        ["semantic", "positional"],
+        [100, 200],
+        4,
+        "adam",
+        seed=3,
+        steps=100,
+        tolerance=1e-6,
+        learning_rate=0.1,
+        damping=0.5,
+        trajectory=10,
+        batch=None,
+        channel=None,
+        test_samples=0,
+        device="cpu",
+        dtype="float32",
+        checkpoint="runs.checkpoint",
+        checkpoint_interval=60.0,
+        progress=True,
+    )
+    ap.simulate(problem, 1.5, weights, np.int64(100))
+    ap.compare(theory, experiment=runs, problem=problem, progress=True)
+    sizes = ap.interface.Sizes(semantic=0.2)
+    ap.sgd_flow(problem, [sizes, "noise=0.1"], 0.1, until=20.0, batch=2, records=11, tolerance=1e-5, progress=True)
+    ap.stationary(problem, learning_rate=0.1, batch=2, starts=3, seed=4, progress=True)
+    flows = ap.basins(
+        problem,
+        omega=0.3,
+        scale=[0.1, 0.2],
+        angle=[0.0, 45.0],
+        noise=0.1,
+        learning_rate=0.1,
+        batch=2,
+        until=100.0,
+        checkpoint="basins.checkpoint",
+        progress=True,
+    )
+    ap.figures.basins_figure(flows, runs=runs)
+    ap.figures.attention_figure(runs, run=1)
+    ap.simulate(problem, 1.5, start=3)  # type: ignore[arg-type]
+    ap.simulate(problem, 1.5, optimizer="adma")  # type: ignore[arg-type]
+    ap.simulate(problem, 1.5, dtype="float16")  # type: ignore[arg-type]
+    ap.sgd_flow(problem, [3])  # type: ignore[list-item]
+
+
+def options_of_figures(theory: xr.Dataset, runs: xr.Dataset, found: xr.Dataset) -> None:
+    at = {"tokens.sigma": 0.5}
+    ap.figures.fig2(theory, experiments=False, at=at)
+    ap.figures.fig9((theory,), experiments=False, at=at)
+    ap.figures.limits_figure(theory, limit=found, at=at)
+    ap.figures.gap_figure(theory, limit=found, at=at)
+    ap.explore(theory, runs=runs, thresholds=found)
+
+
+def published(problem: ap.Problem, start: ap.interface.Overlaps) -> list[ap.interface.Overlaps]:
+    assert_type(ap.reference.read_reference(name="fig2_theory"), NDArray[Any])
+    ap.reference.published_runs(problem=problem.to_dict())
+    mixing = ap.Problem.paper(0.3, mixing=ap.reference.SECOND_MIXING)
+    return [*ap.tracking.iterates(mixing, alpha=1.5, start=start, steps=3, points=512)]
+
+
+@given(ap.testing.problems(ap.testing.SHAPES[:2], nodes=8), ap.testing.models(ap.testing.MODELS, nodes=8))
 def properties(problem: ap.Problem, model: ap.Problem) -> None:
     assert problem.hash != model.hash
 
 
 def strategies() -> list[SearchStrategy[dict[str, Any]]]:
-    matrices = [ap.testing.gram_matrices(2), ap.testing.mixing_matrices(2)]
+    matrices = [ap.testing.gram_matrices(2, largest=2.0), ap.testing.mixing_matrices(2)]
     assert_type(matrices, list[SearchStrategy[list[list[float]]]])
     return [
         ap.testing.cluster_laws(2),
         ap.testing.token_laws(2),
-        ap.testing.regularizers(),
+        ap.testing.regularizers(columns=2),
         ap.testing.teacher_priors(),
     ]
 

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.arrays import Numbers
+from attnphase.arrays import Number, Numbers
 from attnphase.data.outcomes import of_left_out, of_points, told_of, warned
 from attnphase.data.starts import overlaps_of, start_for
 from attnphase.errors import SolverError
@@ -45,7 +45,7 @@ _TOLERANCE, _MOST_MAPS = 1e-5, 1000
 
 def one_rsb(
     problem: Problem,
-    alpha: float,
+    alpha: Number,
     branch: Branches = "semantic",
     *,
     y: Numbers | None = None,

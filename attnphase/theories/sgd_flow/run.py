@@ -15,7 +15,7 @@ from attnphase.fixed_points.settings import omegas
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import ProgressLine, progress_line, within
-from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.sizes import Sizes, SizesLike
 from attnphase.sweeps.kept import checkpoint_for_us
 from attnphase.theories.sgd_flow.settings import FlowSettings
 
@@ -58,7 +58,7 @@ def starts_of(start: Any) -> tuple[Sizes, ...]:
 
 def sgd_flow(
     problem: Problem,
-    start: str | Sizes | Mapping[str, float] | Sequence[Any] = "semantic",
+    start: SizesLike | Sequence[SizesLike] = "semantic",
     learning_rate: float = 0.0,
     until: float = 100.0,
     *,

@@ -1,13 +1,14 @@
 """Types that public functions take and return, for annotations of one's own.
 
-import attnphase as ap
-
-def lowest(problem: ap.Problem, branch: ap.typing.Branches) -> float: ...
+Examples
+--------
+>>> import attnphase as ap
+>>> def lowest(problem: ap.Problem, branch: ap.interface.Branches) -> float: ...
 """
 
 from __future__ import annotations
 
-from attnphase.arrays import Numbers, Wholes
+from attnphase.arrays import Number, Numbers, Wholes
 from attnphase.checks.comparison import Comparison
 from attnphase.checks.report import Check, Report
 from attnphase.checks.trajectories import TrajectoryComparison
@@ -23,7 +24,7 @@ from attnphase.problem import Integration, Loss, Positions, Regularizer, Student
 from attnphase.state_evolution.branches import Branches, BranchName
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.predictors import BestPredictor, PredictorKind
-from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.sizes import Sizes, SizesLike
 from attnphase.sweeps.blocks import Plan
 from attnphase.theories.bayes_optimal.request import BayesOptimalStart
 from attnphase.theories.one_rsb.settings import OneRsbStart
@@ -44,6 +45,7 @@ __all__ = [
     "Loss",
     "Lowest",
     "MethodName",
+    "Number",
     "Numbers",
     "OneRsbStart",
     "OptimizerName",
@@ -54,6 +56,7 @@ __all__ = [
     "Regularizer",
     "Report",
     "Sizes",
+    "SizesLike",
     "Student",
     "Teacher",
     "Tokens",
