@@ -132,6 +132,14 @@ def test_omega_is_the_papers_if_it_is_not_selected():
     )
 
 
+def test_an_omega_that_the_dataset_has_not_is_refused():
+    ds = grid({"tokens.sigma": [0.45, 0.6]})  # of the paper's problem, at its omega
+    sigma = {"tokens.sigma": 0.45}
+    assert curves(fig2(ds, omega=0.3, at=sigma), 0)[ORANGE]
+    with pytest.raises(DatasetError, match="does not vary omega"):
+        fig2(ds, omega=0.5, at=sigma)
+
+
 def test_curves_are_over_the_field_where_alpha_has_one_value():
     strengths = [0.1, 0.001, 0.01]  # in no order
     ds = grid({"teacher.omega": [0.3], "regularizer.strength": strengths}, alphas=[1.25])
