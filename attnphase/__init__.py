@@ -5,7 +5,7 @@ The names below are loaded when they are first used, so that importing the packa
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 
 from attnphase import display
 
@@ -77,8 +77,8 @@ __all__ = [
     "validate_dataset",
 ]
 
-if TYPE_CHECKING or importlib.util.find_spec("hypothesis") is not None:
-    __all__ += ["testing"]  # without it, whoever looks through all names would meet an error
+if TYPE_CHECKING:
+    __all__ += ["testing"]  # it needs Hypothesis: without it, `import *` would end in an error
 
 _NAMES = {
     "checks.comparison": "compare",
@@ -125,4 +125,6 @@ display.show_by(lambda: importlib.import_module("attnphase.pages.page").model_eq
 
 
 def __dir__() -> list[str]:
-    return __all__
+    from importlib.util import find_spec
+
+    return [*__all__, "testing"] if find_spec("hypothesis") else __all__

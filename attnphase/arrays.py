@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import xarray as xr
-
-__all__ = ["Array", "Number", "Numbers", "Wholes"]
+__all__ = ["Array", "HasArray", "Number", "Numbers", "Wholes"]
 
 Array = NDArray[np.float64]
 """Of double precision."""
 
-Number: TypeAlias = "float | np.floating[Any] | np.integer[Any] | xr.DataArray"
-"""One number, Python's, NumPy's or xarray's."""
 
-Numbers: TypeAlias = "Number | Sequence[Number] | NDArray[Any]"
+class HasArray(Protocol):
+    """Numbers and arrays of NumPy, xarray, PyTorch and others."""
+
+    def __array__(self) -> NDArray[Any]:
+        """Return it as an array of NumPy."""
+        ...
+
+
+Number = float | HasArray
+"""One number, Python's or in an array without dimensions."""
+
+Numbers = Number | Sequence[Number]
 """One or several numbers."""
 
-Wholes: TypeAlias = "int | np.integer[Any] | Sequence[int | np.integer[Any]] | NDArray[Any] | xr.DataArray"
+Wholes = int | HasArray | Sequence[int | HasArray]
 """One or several whole numbers."""

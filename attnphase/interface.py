@@ -1,4 +1,4 @@
-"""Types that public functions take and return, for annotations of one's own.
+"""Types that public functions take and return, for annotations of one's own, and sections of problems, for `help`.
 
 Examples
 --------
@@ -8,7 +8,7 @@ Examples
 
 from __future__ import annotations
 
-from attnphase.arrays import Number, Numbers, Wholes
+from attnphase.arrays import HasArray, Number, Numbers, Wholes
 from attnphase.checks.comparison import Comparison
 from attnphase.checks.report import Check, Report
 from attnphase.checks.trajectories import TrajectoryComparison
@@ -18,6 +18,7 @@ from attnphase.explorer.page import ExplorePage
 from attnphase.fixed_points.optimum import Lowest
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import MethodName
+from attnphase.fixed_points.threshold import Threshold
 from attnphase.pages.limits import LimitName
 from attnphase.pages.page import Derivation
 from attnphase.problem import Integration, Loss, Positions, Regularizer, Student, Teacher, Tokens
@@ -40,6 +41,7 @@ __all__ = [
     "Derivation",
     "DtypeName",
     "ExplorePage",
+    "HasArray",
     "Integration",
     "LimitName",
     "Loss",
@@ -59,6 +61,7 @@ __all__ = [
     "SizesLike",
     "Student",
     "Teacher",
+    "Threshold",
     "Tokens",
     "TrajectoryComparison",
     "Wholes",

@@ -80,7 +80,7 @@ def _requirements(settings: dict[str, Any]) -> dict[str, set[str]]:
     project, python = settings["project"], f"python {settings['project']['requires-python']}"
     extras = [one for extra in _EXTRAS for one in project["optional-dependencies"][extra]]
     return {
-        "entry_points": {f"{name} = {place}" for name, place in project["scripts"].items()},
+        "entry_points": {f"{name} = {place}" for name, place in project.get("scripts", {}).items()},
         "host": {python, "pip", *map(_in_conda, settings["build-system"]["requires"])},
         "run": {python, *map(_in_conda, project["dependencies"])},
         "run_constraints": set(map(_in_conda, extras)),

@@ -27,6 +27,7 @@ __all__ = [
     "problem_options",
     "quiet_option",
     "result_options",
+    "single_branch_option",
     "solver_options",
     "start_option",
     "workers_option",
@@ -78,15 +79,20 @@ def _one(_: click.Context, __: click.Parameter, given: Sequence[str]) -> str:
     return given[0]
 
 
-branch_option = click.option(
-    "--branch",
-    type=click.Choice([*BRANCHES, "all"]),
-    multiple=True,
-    default=("semantic",),
-    callback=_one,
-    show_default=True,
-    help="One, or each of them.",
-)
+def single_branch_option(*others: str) -> Callable[[Any], Any]:
+    """One branch, all of them, or another word."""
+    return click.option(
+        "--branch",
+        type=click.Choice([*BRANCHES, "all", *others]),
+        multiple=True,
+        default=("semantic",),
+        callback=_one,
+        show_default=True,
+        help="One, or each of them.",
+    )
+
+
+branch_option = single_branch_option()
 device_option = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 force_option = click.option("--force", is_flag=True, help="Replace an existing output file.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -13,7 +13,6 @@ from attnphase.cli.options import (
     allow_unconverged_option,
     branch_option,
     force_option,
-    iteration_options,
     output_option,
     problem_options,
     quiet_option,
@@ -223,7 +222,6 @@ def sweep(
 )
 @click.option("--alpha", type=(float, float), metavar="LOW HIGH", help="Range searched.")
 @click.option("--transitions", is_flag=True, help="Locate spinodals and the onsets of theta and m as well.")
-@iteration_options
 @result_options
 def thresholds(
     problem_file: Path | None,
@@ -233,7 +231,6 @@ def thresholds(
     alpha: tuple[float, float] | None,
     transitions: bool,
     result: Result,
-    **solver: Any,
 ) -> int:
     """Find alpha_c and alpha_l, and with --transitions where the branches begin.
 
@@ -249,17 +246,10 @@ def thresholds(
     wanted = omegas("omega", [value for values in omega for value in values]) if omega else None
     if wanted is not None and fields:
         raise ProblemError("vary", "--omega and --vary cannot both be given: thresholds vary along one field.")
-    settings = SolverSettings(**solver)
     result.check()
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
     ds = critical.thresholds(
-        problem,
-        alpha,
-        wanted,
-        fields=fields or None,
-        transitions=transitions,
-        settings=settings,
-        progress=not result.quiet,
+        problem, alpha, wanted, fields=fields or None, transitions=transitions, progress=not result.quiet
     )
     result.deliver(ds, thresholds_table)
     tell(result, outcomes.of_thresholds(ds))

@@ -15,12 +15,12 @@ from attnphase.cli.options import (
     iteration_options,
     problem_options,
     result_options,
+    single_branch_option,
 )
 from attnphase.cli.outcomes import Result, ended
 from attnphase.fixed_points.optimum import LOWEST, METRICS
 from attnphase.fixed_points.settings import SolverSettings, sample_complexities
 from attnphase.lazy import loaded_on_use
-from attnphase.state_evolution.branches import BRANCHES
 
 with loaded_on_use(__name__):
     from attnphase.data import derivatives, outcomes
@@ -35,7 +35,7 @@ __all__ = ["tune"]
 @alphas_option
 @click.option("--field", default="regularizer.strength", show_default=True, help="A field that is a number.")
 @click.option("--metric", default="test_error", show_default=True, help=f"{', '.join(METRICS)}, or one of [metrics].")
-@click.option("--branch", type=click.Choice([*BRANCHES, "all", LOWEST]), default="semantic", show_default=True)
+@single_branch_option(LOWEST)
 @click.option(
     "--between",
     type=(float, float),

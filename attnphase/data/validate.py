@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,8 @@ def _check_attributes(ds: xr.Dataset) -> str:
 
 def _check_version(version: Any, wrote: Any) -> None:
     """Refuse another version of the schema, and what is none."""
-    if not isinstance(version, Integral) or version != SCHEMA_VERSION:
+    number = isinstance(version, int | np.integer) and not isinstance(version, bool | np.timedelta64)
+    if not number or version != SCHEMA_VERSION:
         known = isinstance(wrote, str) and re.fullmatch(r"[\w.+-]+", wrote) and wrote != __version__
         remedy = f"use attnphase {wrote}, which wrote it, or " if known else ""
         raise DatasetError(

@@ -16,6 +16,7 @@ from attnphase import arguments
 from attnphase.data.reading import spacing, told_problem, whole_problem
 from attnphase.data.trust import asymmetric, violated
 from attnphase.data.variables import NOT_COMPUTED
+from attnphase.errors import DatasetError
 from attnphase.figures.selection import (
     at_values,
     both_branches,
@@ -24,7 +25,7 @@ from attnphase.figures.selection import (
     drawn_size,
     drawn_size_error,
     over_one,
-    same_value,
+    shown_value,
     vary_only,
 )
 from attnphase.figures.style import (
@@ -87,9 +88,11 @@ def fig2(
     at = chosen_values(at)
     if omega is not None:
         omega = arguments.number("omega", omega, lambda x: 0 <= x <= 1, "a number from 0 to 1")
-        own = whole_problem(theory)["teacher"].get("omega")
-        if "omega" in theory.dims or not same_value(own, omega):
+        own = whole_problem(theory)["teacher"]["omega"]
+        if "omega" in theory.dims:
             at["omega"] = omega
+        elif shown_value(own) != shown_value(omega):
+            raise DatasetError(f"the dataset has omega = {shown_value(own)} alone, not {shown_value(omega)}.")
     theory, across = over_one(at_values(theory, at))
     runs = published_runs(told_problem(theory)) if across == "alpha" else None
     if experiments is not None:

@@ -127,7 +127,7 @@ def _increasing(between: Any) -> tuple[float, float]:
 def _check_named(argument: str, field: Any, example: str, *, alpha: bool = True) -> None:
     if not isinstance(field, str) or ("." not in field and not (alpha and field == "alpha")):
         given = arguments.shown(field)
-        nearest = nearest_keys(Problem, "", field) if isinstance(field, str) else []
+        nearest = [one for one in nearest_keys(Problem, "", field) if "." in one] if isinstance(field, str) else []
         hint = f": did you mean {nearest[0]}?" if nearest else "."
         what = f"{'alpha, or ' if alpha else ''}a field of the problem as {example}"
         raise ProblemError(argument, f"{argument} must be {what}, not {given}{hint}")

@@ -64,16 +64,23 @@ def toml_table(place: str, *tags: str, **notes: Any) -> Callable[[type[_T]], typ
     return decorate
 
 
-def _as_dicts(value: Any, depth: int = DEEPEST) -> Any:
+def _as_dicts(value: Any, depth: int = DEEPEST, known: dict[int, tuple[Any, Any]] | None = None) -> Any:
     """A value with dicts for the mappings in it, which alone pydantic takes as tables; our own tables stay."""
-    if not depth:
+    if isinstance(value, str | float) or is_dataclass(value):
         return value
-    if isinstance(value, Mapping) and not is_dataclass(value):
-        return {key: _as_dicts(one, depth - 1) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        entries = [_as_dicts(one, depth - 1) for one in value]
-        return entries if isinstance(value, list) else tuple(entries)
-    return value
+    table = isinstance(value, Mapping)
+    nested = isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Mapping)
+    if not depth or not (table or nested):
+        return value
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = value, value  # what contains itself stays
+        if table:
+            made: Any = {key: _as_dicts(one, depth - 1, known) for key, one in value.items()}
+        else:
+            made = [_as_dicts(one, depth - 1, known) for one in value]
+        known[id(value)] = value, tuple(made) if isinstance(value, tuple) else made
+    return known[id(value)][1]
 
 
 def listed(items: Sequence[Any]) -> str:

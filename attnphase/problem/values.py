@@ -94,7 +94,7 @@ def lists(*most: int) -> BeforeValidator:
 
 
 def _check_lengths(value: Any, most: tuple[int, ...], inner: bool = False) -> None:
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "ndim"):
         shape = value.shape
     else:
         shape = (len(value),) if isinstance(value, Sized) and not isinstance(value, str | Mapping) else ()

@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.arrays import Number, Numbers
+from attnphase.arrays import Numbers
 from attnphase.data.build import from_thresholds
 from attnphase.data.outcomes import of_thresholds, warned
 from attnphase.errors import ProblemError
@@ -27,7 +27,7 @@ _STEPS, _MORE_STEPS = 4, 4  # of one value: two branches and two thresholds, and
 
 def thresholds(
     problem: Problem,
-    alpha: Sequence[Number] | None = None,
+    alpha: Numbers | None = None,
     omega: Numbers | None = None,
     *,
     fields: Mapping[str, Any] | None = None,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.arrays import Number
+from attnphase.arrays import Number, Numbers
 from attnphase.data.curves import from_curves, from_solutions
 from attnphase.data.outcomes import of_left_out, of_points, told_of, warned
 from attnphase.data.starts import overlaps_of, start_for
@@ -33,7 +32,7 @@ def follow(
     problem: Problem,
     alpha: Number | None = None,
     field: str = "alpha",
-    between: Sequence[Number] | None = None,
+    between: Numbers | None = None,
     branch: Branches = "semantic",
     *,
     at: Number | None = None,

@@ -220,7 +220,7 @@ class Work:
         if not self.failures:
             return
         first = min(self.failures)
-        others = f" (and {len(self.failures) - 1} more lines failed)" if len(self.failures) > 1 else ""
+        others = f" ({len(self.failures)} lines failed)" if len(self.failures) > 1 else ""
         cause = self.failures[first]
         reason = str(cause).rstrip(".") or type(cause).__name__
         # the same numbers fail again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 
 import xarray as xr
@@ -83,7 +82,7 @@ def tune(
     metric: str = "test_error",
     branch: Branches | Lowest = "semantic",
     *,
-    between: Sequence[Number] | None = None,
+    between: Numbers | None = None,
     settings: SolverSettings | None = None,
     progress: bool | None = None,
 ) -> xr.Dataset:

@@ -86,7 +86,11 @@ def test_all_is_given_alone():
     assert '"all" names every branch: give it alone.' in both.stderr
     with pytest.raises(ap.errors.ProblemError, match="give it alone"):
         ap.sweep(PROBLEM, [1.5], branch=["all", "semantic"], workers=1)
-    several = run("solve", "--alpha", "1", "--branch", "semantic", "--branch", "positional", code=2)
+
+
+@pytest.mark.parametrize("command", ["solve", "follow", "tune", "check", "one-rsb"])
+def test_none_of_two_branches_is_dropped(command):
+    several = run(command, "--branch", "semantic", "--branch", "positional", code=2)
     assert "Invalid value for '--branch': give one branch, or all." in several.stderr
 
 

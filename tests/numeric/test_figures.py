@@ -136,7 +136,7 @@ def test_an_omega_that_the_dataset_has_not_is_refused():
     ds = grid({"tokens.sigma": [0.45, 0.6]})  # of the paper's problem, at its omega
     sigma = {"tokens.sigma": 0.45}
     assert curves(fig2(ds, omega=0.3, at=sigma), 0)[ORANGE]
-    with pytest.raises(DatasetError, match="does not vary omega"):
+    with pytest.raises(DatasetError, match=r"has omega = 0\.3 alone, not 0\.5"):
         fig2(ds, omega=0.5, at=sigma)
 
 

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from dataclasses import FrozenInstanceError, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -1322,13 +1323,16 @@ def test_public_names():
 def test_tables_are_any_mappings():
     """Those that mypy and pyright take: a mapping at every level."""
 
-    def read_only(value):
+    def read_only(value: Any) -> Any:
         if isinstance(value, dict):
             return MappingProxyType({key: read_only(one) for key, one in value.items()})
         return [read_only(one) for one in value] if isinstance(value, list) else value
 
     clusters = [[{"mean": [0.2]}, {"mean": [1.5]}], [{"mean": [-0.3]}]]
     law = {"kind": "independent", "weights": [[0.4, 0.6], [1.0]]}
-    tables = {"tokens": {"kind": "mixture", "length": 2, "clusters": clusters, "law": law}, "loss": {"kind": "values"}}
+    tables: dict[str, Any] = {
+        "tokens": {"kind": "mixture", "length": 2, "clusters": clusters, "law": law},
+        "loss": {"kind": "values"},
+    }
     assert Problem(**read_only(tables)) == Problem.from_dict(read_only(tables)) == Problem(**tables)
     assert Tokens(**read_only(tables["tokens"])) == Problem(**tables).tokens

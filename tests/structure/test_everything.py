@@ -5,9 +5,13 @@ import inspect
 import subprocess
 import sys
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+import attnphase as ap
 
 PROGRAM = ast.parse((Path(__file__).parents[1] / "typing" / "everything.py").read_text(encoding="utf-8"))
 
@@ -29,16 +33,21 @@ def public_functions():
     for home in ("", ".figures", ".reference", ".testing", ".tracking"):
         module = import_module(f"attnphase{home}")
         yield from (f"ap{home}.{one}" for one in module.__all__ if inspect.isroutine(getattr(module, one)))
+    yield from ("ap.Problem", "ap.Problem.paper", "ap.SolverSettings")
 
 
 @pytest.mark.parametrize("name", public_functions())
 def test_it_passes_every_parameter(name):
-    home, _, last = name.removeprefix("ap").rpartition(".")
-    parameters = list(inspect.signature(getattr(import_module(f"attnphase{home}"), last)).parameters)
+    parameters = list(inspect.signature(attrgetter(name.removeprefix("ap."))(ap)).parameters)
     calls = [node for node in ast.walk(PROGRAM) if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
     passed = {key.arg for call in calls for key in call.keywords}
     passed.update(*(parameters[: len(call.args)] for call in calls))
     assert set(parameters) - passed == set()
+
+
+@pytest.mark.parametrize("name", ap.interface.__all__)
+def test_types_may_be_combined_at_run_time(name):
+    assert type(None) in get_args(getattr(ap.interface, name) | None)
 
 
 WITHOUT_HYPOTHESIS = """

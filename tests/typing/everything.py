@@ -64,7 +64,7 @@ def problems() -> ap.Problem:
     assert_type(problem.tokens.length, int)
     assert_type(problem.metrics["distance"], str)
     ap.Problem.paper(0.3, mixing=[[0.3, 0.7], [0.8, 0.2]])
-    ap.Problem.paper(0.3, mixing=np.full((2, 2), 0.5))
+    ap.Problem.paper(0.3, sigma=0.6, strength=0.02, mixing=np.full((2, 2), 0.5))
     ap.Problem(teacher=problem.teacher, loss=problem.loss)
     assert_type(problem.with_fields({"tokens.sigma": [0.4, 0.5]}, **{"teacher.omega": 0.2}), ap.Problem)
     assert_type(ap.Problem.from_toml(problem.to_toml()).hash, str)
@@ -80,7 +80,7 @@ def problems() -> ap.Problem:
 
 
 def one_point(problem: ap.Problem) -> None:
-    settings = ap.SolverSettings(method="damped", tolerance=1e-6, max_seconds=60.0)
+    settings = ap.SolverSettings(method="damped", tolerance=1e-6, max_seconds=60.0, threads=2)
     point = ap.solve(problem, alpha=1.5, branch="semantic", settings=settings)
     assert_type(point, xr.Dataset)
     assert_type(float(point.test_error), float)
@@ -121,6 +121,7 @@ Results = (
     | ap.interface.Report
     | ap.interface.Sizes
     | ap.interface.SizesLike
+    | ap.interface.Threshold
     | ap.interface.TrajectoryComparison
 )
 
@@ -136,7 +137,11 @@ Sections = (
 )
 
 
-def words(given: Words | Sections, numbers: ap.interface.Number | ap.interface.Wholes, results: Results) -> str:
+def words(
+    given: Words | Sections,
+    numbers: ap.interface.HasArray | ap.interface.Number | ap.interface.Wholes,
+    results: Results,
+) -> str:
     return f"{given} {numbers} {results}"
 
 
@@ -199,6 +204,8 @@ def options_of_theories(problem: ap.Problem, point: xr.Dataset, start: ap.interf
     ap.solve(problem, alpha, "mixed", start=start, settings=settings, progress=True)
     ap.solve(problem, np.int64(2), progress=None)
     ap.solve(problem, alpha.to_numpy()[0])
+    ap.thresholds(problem, np.array([0.5, 2.0]))
+    ap.follow(problem, 2.0, "teacher.omega", np.array([0.1, 0.2]))
     ap.solutions(problem, np.float32(1.5), starts=3, seed=4, settings=settings, progress=False)
     ap.sensitivity(problem, alpha, "tokens.sigma", branch="positional", settings=settings, progress=True)
     ap.follow(
