@@ -7,7 +7,6 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -25,7 +24,7 @@ from attnphase.problem.schema import (
     register,
     sections,
 )
-from attnphase.problem.values import DEEPEST, TooLongError, plain
+from attnphase.problem.values import TooLongError, plain
 
 __all__ = ["listed", "nearest_keys", "shown", "toml_table", "unknown_key"]
 
@@ -54,7 +53,7 @@ def toml_table(place: str, *tags: str, **notes: Any) -> Callable[[type[_T]], typ
         @functools.wraps(validate)
         def construct(self: _T, /, *args: Any, **kwargs: Any) -> None:
             try:
-                validate(self, *map(_as_dicts, args), **_as_dicts(kwargs))
+                validate(self, *args, **kwargs)
             except ValidationError as error:
                 raise _as_problem_error(place, cls, error) from None
 
@@ -62,25 +61,6 @@ def toml_table(place: str, *tags: str, **notes: Any) -> Callable[[type[_T]], typ
         return cls
 
     return decorate
-
-
-def _as_dicts(value: Any, depth: int = DEEPEST, known: dict[int, tuple[Any, Any]] | None = None) -> Any:
-    """A value with dicts for the mappings in it, which alone pydantic takes as tables; our own tables stay."""
-    if isinstance(value, str | float) or is_dataclass(value):
-        return value
-    table = isinstance(value, Mapping)
-    nested = isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Mapping)
-    if not depth or not (table or nested):
-        return value
-    known = {} if known is None else known
-    if id(value) not in known:
-        known[id(value)] = value, value  # what contains itself stays
-        if table:
-            made: Any = {key: _as_dicts(one, depth - 1, known) for key, one in value.items()}
-        else:
-            made = [_as_dicts(one, depth - 1, known) for one in value]
-        known[id(value)] = value, tuple(made) if isinstance(value, tuple) else made
-    return known[id(value)][1]
 
 
 def listed(items: Sequence[Any]) -> str:

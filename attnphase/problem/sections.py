@@ -19,9 +19,7 @@ from attnphase.problem.positions import Positions
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.tables import table_or_zeros
 from attnphase.problem.tokens import Tokens
-from attnphase.problem.values import (
-    CONFIG,
-)
+from attnphase.problem.values import CONFIG, TABLE
 
 __all__ = ["Sections"]
 
@@ -36,13 +34,13 @@ class Sections:
         A value is wrong in itself.
     """
 
-    tokens: Annotated[Tokens, Field(description="a table")] = Tokens()
-    positions: Annotated[Positions, Field(description="a table")] = Positions()
-    teacher: Annotated[Teacher, Field(description="a table")] = Teacher()
-    student: Annotated[Student, Field(description="a table")] = Student()
-    regularizer: Annotated[Regularizer, Field(description="a table")] = Regularizer()
-    integration: Annotated[Integration, Field(description="a table")] = Integration()
-    loss: Annotated[Loss, Field(description="a table")] = Loss()
+    tokens: Annotated[Tokens, TABLE, Field(description="a table")] = Tokens()
+    positions: Annotated[Positions, TABLE, Field(description="a table")] = Positions()
+    teacher: Annotated[Teacher, TABLE, Field(description="a table")] = Teacher()
+    student: Annotated[Student, TABLE, Field(description="a table")] = Student()
+    regularizer: Annotated[Regularizer, TABLE, Field(description="a table")] = Regularizer()
+    integration: Annotated[Integration, TABLE, Field(description="a table")] = Integration()
+    loss: Annotated[Loss, TABLE, Field(description="a table")] = Loss()
     metrics: Annotated[Mapping[str, str], PlainValidator(Metrics.of)] = Metrics()
 
     @property

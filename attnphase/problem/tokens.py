@@ -29,6 +29,7 @@ from attnphase.problem.values import (
     MAX_SITES,
     OR_FUNCTION,
     PLAIN,
+    TABLE,
     Formula,
     PointKey,
     Sigma,
@@ -124,15 +125,15 @@ class Tokens:
     ] = None
     clusters: Annotated[
         Annotated[
-            Annotated[tuple[Cluster, ...], Tag("#clusters")]
-            | Annotated[tuple[tuple[Cluster, ...], ...], Tag("#each-clusters")],
+            Annotated[tuple[Annotated[Cluster, TABLE], ...], Tag("#clusters")]
+            | Annotated[tuple[tuple[Annotated[Cluster, TABLE], ...], ...], Tag("#each-clusters")],
             Discriminator(lambda value: "#each-clusters" if is_nested(value) else "#clusters"),
         ]
         | None,
         Field(description="a list of tables, each with sigma and mean, or a list of such lists"),
         lists(MAX_SITES, MAX_CLUSTERS),
     ] = None
-    law: Annotated[Law | None, Field(description="a table with a kind")] = None
+    law: Annotated[Law | None, TABLE, Field(description="a table with a kind")] = None
     mean_positions: Annotated[
         Table | None,
         Field(description=f"a table of {ENTRIES}, a row for each token and a column for each direction"),
@@ -160,7 +161,8 @@ class Tokens:
     ] = None
     spectrum: Annotated[
         Annotated[
-            Annotated[tuple[SpectrumAtom, ...], Tag("#atoms")] | Annotated[SpectrumLaw, Tag("#law")],
+            Annotated[tuple[Annotated[SpectrumAtom, TABLE], ...], Tag("#atoms")]
+            | Annotated[SpectrumLaw, TABLE, Tag("#law")],
             Discriminator(lambda value: "#law" if isinstance(value, Mapping | SpectrumLaw) else "#atoms"),
         ]
         | None,

@@ -26,6 +26,7 @@ __all__ = [
     "MAX_TABLE",
     "OR_FUNCTION",
     "PLAIN",
+    "TABLE",
     "Coordinate",
     "Entry",
     "Flag",
@@ -77,6 +78,10 @@ def plain(value: Any, depth: int = DEEPEST) -> Any:
     if isinstance(value, list | tuple):
         return tuple(plain(item, depth - 1) for item in value) if depth else value
     return value + 0.0 if isinstance(value, float) else value
+
+
+TABLE = BeforeValidator(lambda value: dict(value) if isinstance(value, Mapping) else value)
+"""Before a table is read: it may be any mapping, and pydantic takes dicts alone."""
 
 
 class TooLongError(ValueError):
