@@ -164,5 +164,5 @@ def test_the_extra_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *rest: None if name == "distributed" else find(name, *rest)
     )
-    with pytest.raises(MissingExtraError, match=r"pip install \"\.\[distributed\]\""):
+    with pytest.raises(MissingExtraError, match=r"pip install \"attnphase\[distributed\]\""):
         ap.sweep(PROBLEM, ALPHAS, scheduler="tcp://127.0.0.1:1")

@@ -180,7 +180,7 @@ def test_runs_stand_where_they_were_made(grid):
 def test_without_plotly_a_sentence_says_what_to_install(grid, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
-    with pytest.raises(MissingExtraError, match=r'pip install ".\[explore\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "attnphase\[explore\]"'):
         ap.explore(grid)
 
 
