@@ -135,7 +135,8 @@ def test_omega_is_the_papers_if_it_is_not_selected():
 def test_an_omega_that_the_dataset_has_not_is_refused():
     ds = grid({"tokens.sigma": [0.45, 0.6]})  # of the paper's problem, at its omega
     sigma = {"tokens.sigma": 0.45}
-    assert curves(fig2(ds, omega=0.3, at=sigma), 0)[ORANGE]
+    drawn = curves(fig2(ds, omega=0.3, at=sigma), 0)[ORANGE][1]
+    np.testing.assert_allclose(drawn[0], 1e3 * loss("x", 0.5, sigma))
     with pytest.raises(DatasetError, match=r"has omega = 0\.3 alone, not 0\.5"):
         fig2(ds, omega=0.5, at=sigma)
 
