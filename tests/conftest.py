@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,35 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_collection() -> None:
+    """Refuse to compile what is none of the twelve models of `models`, unless a test is long."""
+    from models import MODELS, model  # after the environment is set
+
+    from attnphase.kernels import compiler
+    from attnphase.kernels.key import ModelKey
+
+    known = {ModelKey.of(model(name)) for name in MODELS}
+    built_folder = compiler.built_folder
+
+    def checked_folder(key: Any) -> Any:
+        own = getattr(key, "of", key)
+        if isinstance(own, ModelKey) and replace(own, finite=False) not in known and not _RUNNING["long"]:
+            pytest.fail(f"this model is none of the twelve of tests/support/models.py: {own}")
+        return built_folder(key)
+
+    compiler.built_folder = checked_folder
+
+
+_RUNNING = {"long": False}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Know whether a test is long."""
+    _RUNNING["long"] = item.get_closest_marker("long") is not None
+    return (yield)
 
 
 # What takes longest begins first, so that two processes end together.  The first file compiles the models of most

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from terms import of_terms
+from models import of_terms
 
 import attnphase as ap
 from attnphase.errors import ProblemError

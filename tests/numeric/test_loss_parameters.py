@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from terms import of_terms
+from models import of_terms
 
 import attnphase as ap
 from attnphase.data.derivatives import sensitivity_table

@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq, root
 from scipy.special import expit
 from scipy.stats import norm
-from terms import of_terms
+from models import of_terms
 
 import attnphase as ap
 

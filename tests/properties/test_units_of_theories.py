@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from terms import of_terms
+from models import of_terms
 
 import attnphase as ap
 from attnphase.arrays import Array

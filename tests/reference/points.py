@@ -1,0 +1,407 @@
+"""The 200 points of the reference: what is computed, by what is public, and their numbers as one table.
+
+A point is a call and its arguments.  The models are all ingredients a problem can have; each is solved on its
+branches, some by every rule, and then come the other theories.  Nothing here depends on how the solver works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import attnphase as ap
+
+__all__ = ["POINTS", "Number", "Point", "numbers_of"]
+
+LEFT_OUT = {"residual", "iterations", "nodes", "seconds", "found", "free_energy_gap", "time", "lowest_eigenvalue"}
+"""How a number was reached, which is no number of the theory."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a point.
+
+    Attributes
+    ----------
+    name : str
+        Of its variable, with its place in it.
+    value, error : float
+        The error is NaN if none is stated.
+    whole : bool
+        Whether it counts something, or stands for a word.
+    """
+
+    name: str
+    value: float
+    error: float
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Point:
+    """A call of the package.
+
+    Attributes
+    ----------
+    name : str
+    call : str
+        One of `CALLS`.
+    problem : Problem
+    given : dict
+        Its other arguments.
+    """
+
+    name: str
+    call: str
+    problem: ap.Problem
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def compute(self) -> list[Number]:
+        """The numbers of the point."""
+        return numbers_of(CALLS[self.call](self.problem, **self.given))
+
+
+def numbers_of(result: xr.Dataset) -> list[Number]:
+    """All numbers of a dataset that belong to the theory, each with its stated error."""
+    numbers = []
+    for name, variable in result.data_vars.items():
+        if str(name).endswith("_stderr") or name in LEFT_OUT or variable.dtype.kind not in "fiub":
+            continue
+        values, whole = np.asarray(variable.values, dtype=float), variable.dtype.kind != "f"
+        errors = result.get(f"{name}_stderr")
+        stated = np.full(values.shape, np.nan) if errors is None else np.asarray(errors.values, dtype=float)
+        for place in np.ndindex(values.shape):
+            at = f"[{', '.join(map(str, place))}]" if place else ""
+            numbers.append(Number(f"{name}{at}", float(values[place]), float(stated[place]), whole))
+    return numbers
+
+
+def _predictor(problem: ap.Problem, label: str, kind: Any) -> xr.Dataset:
+    found = ap.best_predictor(problem, label, kind)
+    return xr.Dataset({"error": found.error, "error_stderr": found.standard_error})
+
+
+CALLS: Mapping[str, Callable[..., xr.Dataset]] = {
+    "solve": ap.solve,
+    "solutions": ap.solutions,
+    "follow": ap.follow,
+    "sensitivity": ap.sensitivity,
+    "tune": ap.tune,
+    "thresholds": ap.thresholds,
+    "bayes_optimal": ap.bayes_optimal,
+    "one_rsb": ap.one_rsb,
+    "sgd_flow": ap.sgd_flow,
+    "stationary": ap.stationary,
+    "best_predictor": _predictor,
+}
+
+_FREE = {"positions.kind": "none"}
+_ONE = _FREE | {"tokens.length": 1, "tokens.sigma": 0.9}
+_TWO = _FREE | {"teacher.rank": 2, "student.rank": 2, "tokens.sigma": 0.9}
+_CLASSES = _ONE | {
+    "tokens.kind": "mixture",
+    "tokens.sigma": None,
+    "tokens.clusters": [{"sigma": 0.8, "mean": [0.9]}, {"sigma": 1.1, "mean": [-0.7]}],
+    "tokens.law": {"kind": "independent", "weights": [0.4, 0.6]},
+    "regularizer.strength": 0.15,
+}
+
+
+def _formula(text: str, **parameters: float) -> dict[str, Any]:
+    return {"loss.kind": "expression", "loss.expression": text} | (
+        {"loss.parameters": parameters} if parameters else {}
+    )
+
+
+def _model(fields: Mapping[str, Any]) -> ap.Problem:
+    return ap.Problem().with_fields({key: value for key, value in fields.items() if value is not None})
+
+
+_BOTH = ("semantic", "positional")
+_INFORMED = ("semantic",)
+
+# name: fields, branches, sample complexities
+MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]]] = {
+    "paper": ({}, (*_BOTH, "uninformed"), (0.8, 1.7, 4.0)),
+    "omega": ({"teacher.omega": 0.45}, _BOTH, (1.2, 2.2)),
+    "two sigmas": ({"tokens.sigma": [0.4, 0.6]}, _BOTH, (1.1, 1.9)),
+    "mixing": ({"teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]}, _BOTH, (2.1,)),
+    "gram": ({"positions.kind": "gram", "positions.gram": [[1.1, 0.2], [0.2, 0.7]]}, _BOTH, (1.6,)),
+    "teacher in positions": ({"positions.teacher": [[0.2], [-0.2]]}, _BOTH, (1.6,)),
+    "temperatures": ({"student.temperature": 1.4, "teacher.temperature": 0.8}, _BOTH, (1.8,)),
+    "noise": ({"teacher.noise": 0.15}, _BOTH, (1.3, 2.4)),
+    "untied": ({"student.tied": False}, _BOTH, (1.3, 2.3)),
+    "ridge a column": ({"student.tied": False, "regularizer.strength": [0.01, 0.03]}, _INFORMED, (2.3,)),
+    "rank 2": ({"student.rank": 2, "teacher.rank": 2}, (*_BOTH, "mixed"), (2.6,)),
+    "student of rank 2": ({"student.rank": 2}, _INFORMED, (2.0,)),
+    "teacher of rank 2": ({"teacher.rank": 2}, _INFORMED, (2.0,)),
+    "three tokens": ({"tokens.length": 3, "tokens.sigma": [0.4, 0.5, 0.7]}, _BOTH, (1.0, 1.8)),
+    "four tokens": ({"tokens.length": 4}, _INFORMED, (2.0,)),
+    "causal": ({"student.causal": True, "teacher.causal": True}, _BOTH, (0.9, 1.7)),
+    "linear": ({"student.score": "linear", "teacher.score": "linear"}, _BOTH, (0.8, 1.4)),
+    "relu": ({"student.score": "relu", "teacher.score": "relu"}, _INFORMED, (2.0,)),
+    "sigmoid": ({"student.score": "sigmoid"}, _BOTH, (1.8,)),
+    "softmax1": ({"student.score": "softmax1", "teacher.score": "relu"}, _INFORMED, (1.8,)),
+    "own score": ({"student.score": "z / sqrt(0.3 + sum(z**2))"}, _BOTH, (1.0, 1.7)),
+    "values": ({"loss.kind": "values", "loss.width": 1}, _BOTH, (1.6, 2.6)),
+    "lasso": ({"regularizer.kind": "lasso", "regularizer.strength": 0.02}, _BOTH, (1.0, 1.8)),
+    "elastic net": (
+        {"regularizer.kind": "elastic-net", "regularizer.strength": 0.015, "regularizer.ridge": 0.006},
+        _BOTH,
+        (1.8,),
+    ),
+    "group lasso": (
+        {"student.tied": False, "regularizer.kind": "group-lasso", "regularizer.strength": 0.015},
+        _INFORMED,
+        (2.3,),
+    ),
+    "own regulariser": (
+        {"regularizer.kind": "expression", "regularizer.expression": "0.01*sqrt(w**2 + 0.1)"},
+        _BOTH,
+        (1.8,),
+    ),
+    "spectrum": (
+        {"tokens.spectrum": [{"weight": 0.3, "variances": [0.1, 0.4]}, {"weight": 0.7, "variances": [0.3, 0.2]}]},
+        _BOTH,
+        (1.8,),
+    ),
+    "power law": (
+        {"tokens.spectrum": {"kind": "power-law", "exponent": 1.2, "variance": 0.25, "atoms": 8}},
+        _INFORMED,
+        (1.8,),
+    ),
+    "mixture": (
+        {
+            "tokens.kind": "mixture",
+            "tokens.clusters": [{"sigma": 0.5, "mean": [0.8]}, {"sigma": 0.4, "mean": [-1.1]}],
+            "tokens.law": {"kind": "same", "probability": 0.8},
+        },
+        _BOTH,
+        (2.0,),
+    ),
+    "markov": (
+        {
+            "tokens.kind": "mixture",
+            "tokens.clusters": [{"sigma": 0.4}, {"sigma": 0.7}],
+            "tokens.law": {"kind": "markov", "weights": [0.3, 0.7], "transition": [[0.6, 0.4], [0.2, 0.8]]},
+        },
+        _INFORMED,
+        (2.0,),
+    ),
+    "table": (
+        {
+            "tokens.kind": "mixture",
+            "tokens.clusters": [{"sigma": 0.4}, {"sigma": 0.7}],
+            "tokens.law": {"kind": "table", "table": [[0.3, 0.2], [0.1, 0.4]]},
+        },
+        _INFORMED,
+        (2.0,),
+    ),
+    "square": (_ONE | {"loss.kind": "square", "teacher.noise": 0.2, "regularizer.strength": 0.3}, _INFORMED, (0.7, 2)),
+    "logistic": (_ONE | {"loss.kind": "logistic", "regularizer.strength": 0.1}, _INFORMED, (0.7, 2.0)),
+    "hinge": (_ONE | {"loss.kind": "hinge", "regularizer.strength": 0.1}, _INFORMED, (0.7, 2.0)),
+    "sparse signs": (
+        _ONE
+        | {
+            "loss.kind": "square",
+            "teacher.noise": 0.2,
+            "teacher.prior": "rademacher",
+            "regularizer.kind": "lasso",
+            "regularizer.strength": 0.3,
+        },
+        _INFORMED,
+        (0.8,),
+    ),
+    "sparse teacher": (
+        _ONE
+        | {
+            "loss.kind": "logistic",
+            "teacher.prior": "gauss-bernoulli",
+            "teacher.prior_density": 0.2,
+            "regularizer.kind": "elastic-net",
+            "regularizer.strength": 0.1,
+            "regularizer.ridge": 0.05,
+        },
+        _INFORMED,
+        (1.2,),
+    ),
+    "atoms": (
+        _ONE
+        | {
+            "loss.kind": "square",
+            "teacher.prior": "atoms",
+            "teacher.prior_values": [0.0, 1.5],
+            "teacher.prior_probabilities": [0.7, 0.3],
+            "regularizer.kind": "lasso",
+            "regularizer.strength": 0.2,
+        },
+        _INFORMED,
+        (0.8,),
+    ),
+    "huber": (_ONE | _formula("delta*(sqrt(delta**2 + (h - k)**2) - delta)", delta=0.7), _INFORMED, (1.3,)),
+    "quantile": (
+        _ONE
+        | {"teacher.noise": 0.1, "regularizer.strength": 0.1}
+        | _formula("max(tau*(k + noise - h), (tau - 1)*(k + noise - h))", tau=0.7),
+        _INFORMED,
+        (1.3,),
+    ),
+    "absolute": (_ONE | {"regularizer.strength": 0.1} | _formula("abs(h - k)"), _INFORMED, (2.0,)),
+    "signs": (_ONE | {"regularizer.strength": 0.1} | _formula("(h - sign(k + 0.2))**2/2"), _INFORMED, (1.3,)),
+    "two heads": (
+        _TWO
+        | {"teacher.noise": 0.1, "metrics.distance": "(h0_0 - k0_0)**2", "metrics.wrong": "(1 - sign(h0_0*k0_0))/2"}
+        | _formula(
+            "heads = softmax(h[:, :1] @ h[:, :1].T) + share*softmax(h[:, 1:] @ h[:, 1:].T)\n"
+            "label = softmax(k[:, :1] @ k[:, :1].T) + share*softmax(k[:, 1:] @ k[:, 1:].T)\n"
+            "sum((heads - label - noise)**2)/8",
+            share=0.6,
+        ),
+        _INFORMED,
+        (3.0, 5.0),
+    ),
+    "two layers": (
+        _TWO
+        | _formula(
+            "u = (skip*eye(L) + first*softmax(h[:, :1] @ h[:, :1].T)) @ h[:, 1:]\n"
+            "v = (skip*eye(L) + first*softmax(k[:, :1] @ k[:, :1].T)) @ k[:, 1:]\n"
+            "sum((softmax(u @ u.T) - softmax(v @ v.T))**2)/2",
+            first=0.7,
+            skip=0.9,
+        ),
+        _INFORMED,
+        (3.0, 5.0),
+    ),
+    "single location": (
+        _TWO
+        | {
+            "tokens.kind": "mixture",
+            "tokens.sigma": None,
+            "tokens.clusters": [{"sigma": 1.0, "mean": [0.0]}, {"sigma": 0.8, "mean": [1.4]}],
+            "tokens.law": {"kind": "single-location", "weights": [0.4, 0.6]},
+            "tokens.mean_teacher": [[0.8], [0.0]],
+            "teacher.noise": 0.1,
+        }
+        | _formula("(c @ k[:, 1] + noise[0, 0] - softmax(beta*h[:, 0]) @ h[:, 1])**2/2", beta=1.2),
+        _INFORMED,
+        (2.0,),
+    ),
+    "trained temperature": (
+        _FREE
+        | {"loss.trained": {"beta": "0.05*beta**2"}, "regularizer.strength": 0.1, "tokens.sigma": 0.8}
+        | _formula("sum((softmax(beta*h @ h.T) - softmax(k @ k.T))**2)/2", beta=1.0),
+        _INFORMED,
+        (3.0,),
+    ),
+    "trained bias": (
+        _CLASSES | {"loss.trained": {"b": "0.02*b**2"}} | _formula("softplus((1 - 2*c)*(h + b))", b=0.1),
+        _INFORMED,
+        (0.8, 2.0),
+    ),
+    "autoencoder": (
+        _CLASSES
+        | {"tokens.length": 2, "tokens.law": {"kind": "same", "probability": 0.7}, "regularizer.strength": 1.0}
+        | _formula("p = tanh(gain*h)\nsum(p @ Q * p)/2 - sum(h*p)", gain=0.9),
+        _INFORMED,
+        (2.0,),
+    ),
+    "classes": (
+        _CLASSES
+        | {"metrics.wrong": "(1 - (1 - 2*c)*sign(h))/2", "metrics.margin": "(1 - 2*c)*h"}
+        | _formula("softplus((1 - 2*c)*h)"),
+        _INFORMED,
+        (0.8, 2.0),
+    ),
+    "other law": (
+        _ONE
+        | {
+            "tokens.density": "1 + tilt*tanh(k)",
+            "tokens.sampler": "k + tail*k**3",
+            "tokens.parameters": {"tilt": 0.5, "tail": 0.1},
+            "teacher.noise": 0.1,
+        }
+        | _formula("sqrt(delta**2 + (h - scale*k - noise)**2) - delta", scale=1.3, delta=0.8),
+        _INFORMED,
+        (1.3,),
+    ),
+}
+
+_RULES: Mapping[str, Mapping[str, Any]] = {
+    "lines": {"integration.rule": "lines"},
+    "sobol": {"integration.rule": "sobol", "integration.standard_error": 0.002},
+    "gauss-hermite": {"integration.rule": "gauss-hermite", "integration.nodes": 9},
+    "published": {"integration.rule": "published"},
+    "sharp": {"integration.standard_error": 1e-4},
+    "other points": {"integration.rule": "sobol", "integration.seed": 3, "integration.standard_error": 0.002},
+}
+_METHODS = ("anderson", "damped")
+
+
+def _solved() -> Iterator[Point]:
+    for name, (fields, branches, alphas) in MODELS.items():
+        for alpha in alphas:
+            for branch in branches:
+                yield Point(f"{name}, {branch}, {alpha:g}", "solve", _model(fields), {"alpha": alpha, "branch": branch})
+    for name, fields in _RULES.items():
+        for branch in _BOTH:
+            yield Point(f"rule {name}, {branch}", "solve", _model(fields), {"alpha": 1.7, "branch": branch})
+    for rule in ("lines", "sobol"):
+        kinked = _model({**MODELS["quantile"][0], **_RULES[rule]})
+        yield Point(f"rule {rule}, quantile", "solve", kinked, {"alpha": 1.3})
+    for method in _METHODS:
+        settings = ap.SolverSettings(method=method)
+        published = _model(_RULES["published"])
+        yield Point(f"method {method}", "solve", published, {"alpha": 1.7, "settings": settings})
+
+
+def _other(name: str) -> ap.Problem:
+    return _model(MODELS[name][0])
+
+
+def _theories() -> Iterator[Point]:
+    paper, coarse = ap.Problem(), {"integration.rule": "sobol", "integration.nodes": 64}
+    for name in ("paper", "rank 2", "square", "quantile"):
+        yield Point(f"solutions, {name}", "solutions", _model(MODELS[name][0] | coarse), {"alpha": 1.6, "starts": 4})
+    for field_, between in (("alpha", [0.6, 1.6]), ("tokens.sigma", [0.45, 0.55]), ("teacher.omega", [0.2, 0.4])):
+        given = {"field": field_, "between": between} | ({} if field_ == "alpha" else {"alpha": 1.7})
+        yield Point(f"follow {field_}", "follow", paper.with_fields(coarse), given)
+    for field_ in ("alpha", "tokens.sigma", "teacher.omega", "regularizer.strength", "student.temperature"):
+        given = {"alpha": 1.7, "field": field_, "branch": "semantic"}
+        yield Point(f"sensitivity {field_}", "sensitivity", paper, given)
+    yield Point("sensitivity of a metric", "sensitivity", _other("two heads"), {"alpha": 3.0, "field": "alpha"})
+    yield Point("tune ridge", "tune", _other("square"), {"alpha": 1.4, "between": [0.02, 2.0]})
+    yield Point("tune logistic", "tune", _other("logistic"), {"alpha": 1.4, "between": [0.005, 1.0]})
+    given = {"alpha": 1.7, "field": "regularizer.strength", "between": [0.004, 0.06], "branch": "semantic"}
+    yield Point("tune paper", "tune", paper, given)
+    for omega in (0.1, 0.3, 0.5):
+        yield Point(f"thresholds, {omega:g}", "thresholds", paper, {"omega": [omega]})
+    for name in ("temperatures", "causal", "linear"):
+        yield Point(f"thresholds, {name}", "thresholds", _other(name))
+    yield Point("transitions", "thresholds", paper.with_fields(coarse), {"alpha": (0.5, 2.5), "transitions": True})
+    for name, alpha in (("square", 0.8), ("sparse signs", 0.8), ("sparse teacher", 1.2), ("atoms", 0.8)):
+        noisy = _model({**MODELS[name][0], "teacher.noise": 0.2, "loss.kind": "square"})
+        yield Point(f"bayes-optimal, {name}", "bayes_optimal", noisy, {"alpha": alpha})
+    for name in ("paper", "noise", "linear", "two sigmas", "logistic", "mixture", "rank 2"):
+        given = {"alpha": [1.5], "start": ["uninformed", "informed"]}
+        yield Point(f"bayes-optimal, {name}", "bayes_optimal", _other(name), given)
+    for y in (0.5, 2.0):
+        yield Point(f"one-step RSB, y = {y:g}", "one_rsb", _other("absolute"), {"alpha": 1.5, "y": y})
+        yield Point(f"one-step RSB of the paper, y = {y:g}", "one_rsb", paper, {"alpha": 1.7, "y": y})
+    starts = ({"semantic": 0.2, "noise": 1.0}, {"semantic": 0.3, "positional": 0.2, "noise": 0.4})
+    for number, start in enumerate(starts):
+        for name, rate in (("paper", 0.0), ("paper", 0.3), ("causal", 0.2), ("square", 0.2)):
+            known = start if name != "square" else {"semantic": 0.2, "noise": 0.5 + number}
+            given = {"start": known, "learning_rate": rate, "until": 15.0, "records": 4}
+            yield Point(f"flow {number}, {name}, {rate:g}", "sgd_flow", _other(name), given)
+    for name, rate in (("paper", 0.0), ("two sigmas", 0.2), ("sigmoid", 0.1)):
+        yield Point(f"stationary, {name}", "stationary", _other(name), {"learning_rate": rate, "starts": 4})
+    for kind in ("constant", "pooled", "positional", "linear"):
+        given = {"label": "tanh(k[0, 0] + 2*k[1, 0])", "kind": kind}
+        yield Point(f"{kind} predictor", "best_predictor", paper, given)
+
+
+POINTS: tuple[Point, ...] = (*_solved(), *_theories())
