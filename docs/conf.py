@@ -24,6 +24,8 @@ from execution import differences  # noqa: E402
 from generated import TYPES, write_all  # noqa: E402
 from inner_links import broken  # noqa: E402
 from sharing import share_work  # noqa: E402
+from sources import connect as connect_sources  # noqa: E402
+from sources import forget_results_of_others, package_hash  # noqa: E402
 
 from attnphase.explorer.page import ExplorePage  # noqa: E402
 
@@ -47,9 +49,11 @@ source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
-nb_execution_mode = "force"  # a page depends on the whole package, of which a cache knows nothing
+SOURCES = package_hash()
+nb_execution_mode = "cache"  # of these sources of the package
+nb_execution_cache_path = str(forget_results_of_others(SOURCES, HERE / "gallery_pages"))
 nb_execution_raise_on_error = False  # a parallel build would hang; sphinx-build -W makes the warning an error
-nb_execution_timeout = 1200  # the longest cell takes four minutes on two quiet cores, and longer on busy ones
+nb_execution_timeout = -1  # a slow machine is no error
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
 
@@ -153,6 +157,7 @@ def run_blocks(app: Sphinx, docname: str, content: list[str]) -> None:
         pages["README.md"] = (HERE.parent / "README.md").read_text(encoding="utf-8")
     for page, text in pages.items():
         for line, said in differences(page, text):
+            app.env.note_reread()  # the next build must say so again
             getLogger(__name__).warning("%s", said, location=f"{page}:{line}")
 
 
@@ -192,5 +197,6 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", pictures_are_shown)
     app.connect("source-read", run_blocks)
     connect(app)
+    connect_sources(app, SOURCES)
     share_work(app)
     app.connect("doctree-read", with_own_number)

@@ -96,6 +96,7 @@ CALLS: Mapping[str, Callable[..., xr.Dataset]] = {
     "one_rsb": ap.one_rsb,
     "sgd_flow": ap.sgd_flow,
     "stationary": ap.stationary,
+    "basins": ap.basins,
     "best_predictor": _predictor,
 }
 
@@ -142,7 +143,7 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
     "three tokens": ({"tokens.length": 3, "tokens.sigma": [0.4, 0.5, 0.7]}, _BOTH, (1.0, 1.8)),
     "four tokens": ({"tokens.length": 4}, _INFORMED, (2.0,)),
     "causal": ({"student.causal": True, "teacher.causal": True}, _BOTH, (0.9, 1.7)),
-    "linear": ({"student.score": "linear", "teacher.score": "linear"}, _BOTH, (0.8, 1.4)),
+    "linear": ({"student.score": "linear", "teacher.score": "linear"}, (*_BOTH, "uninformed"), (0.8, 1.4)),
     "relu": ({"student.score": "relu", "teacher.score": "relu"}, _INFORMED, (2.0,)),
     "sigmoid": ({"student.score": "sigmoid"}, _BOTH, (1.8,)),
     "softmax1": ({"student.score": "softmax1", "teacher.score": "relu"}, _INFORMED, (1.8,)),
@@ -316,6 +317,28 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
         _INFORMED,
         (0.8, 2.0),
     ),
+    "two value columns": ({"loss.kind": "values", "loss.width": 2}, _INFORMED, (3.0,)),
+    "causal and untied": (
+        {"tokens.length": 3, "student.tied": False, "student.causal": True, "teacher.causal": True},
+        _INFORMED,
+        (2.2,),
+    ),
+    "rank 2, group lasso": (
+        {"student.rank": 2, "regularizer.kind": "group-lasso", "regularizer.strength": 0.012},
+        _INFORMED,
+        (2.0,),
+    ),
+    "three clusters": (
+        {
+            "tokens.kind": "mixture",
+            "tokens.clusters": [{"sigma": 0.4, "mean": [0.5]}, {"sigma": 0.5, "mean": [-0.4]}, {"sigma": 0.7, "mean": [0.0]}],
+            "tokens.law": {"kind": "independent", "weights": [0.3, 0.5, 0.2]},
+        },
+        _INFORMED,
+        (2.0,),
+    ),
+    "hidden sign": (_ONE | {"regularizer.strength": 0.2} | _formula("softplus(-h*sign(k))"), _INFORMED, (0.6, 1.8)),
+    "margin": (_ONE | {"regularizer.strength": 0.2} | _formula("max(0, m - h*k)", m=0.6), _INFORMED, (1.4,)),
     "other law": (
         _ONE
         | {
@@ -364,7 +387,7 @@ def _other(name: str) -> ap.Problem:
 
 def _theories() -> Iterator[Point]:
     paper, coarse = ap.Problem(), {"integration.rule": "sobol", "integration.nodes": 64}
-    for name in ("paper", "rank 2", "square", "quantile"):
+    for name in ("paper", "rank 2", "square", "quantile", "three tokens", "linear"):
         yield Point(f"solutions, {name}", "solutions", _model(MODELS[name][0] | coarse), {"alpha": 1.6, "starts": 4})
     for field_, between in (("alpha", [0.6, 1.6]), ("tokens.sigma", [0.45, 0.55]), ("teacher.omega", [0.2, 0.4])):
         given = {"field": field_, "between": between} | ({} if field_ == "alpha" else {"alpha": 1.7})
@@ -373,13 +396,22 @@ def _theories() -> Iterator[Point]:
         given = {"alpha": 1.7, "field": field_, "branch": "semantic"}
         yield Point(f"sensitivity {field_}", "sensitivity", paper, given)
     yield Point("sensitivity of a metric", "sensitivity", _other("two heads"), {"alpha": 3.0, "field": "alpha"})
+    yield Point("sensitivity, untied", "sensitivity", _other("untied"), {"alpha": 2.3, "field": "tokens.sigma"})
+    given = {"alpha": 0.9, "field": "loss.parameters.delta"}
+    yield Point("sensitivity, huber", "sensitivity", _other("huber"), given)
+    given = {"alpha": 1.2, "metric": "wrong", "between": [0.02, 2.0]}
+    yield Point("tune a metric", "tune", _other("classes"), given)
+    given = {"alpha": 1.7, "field": "student.temperature", "between": [0.6, 1.8], "branch": "semantic"}
+    yield Point("tune temperature", "tune", paper, given)
     yield Point("tune ridge", "tune", _other("square"), {"alpha": 1.4, "between": [0.02, 2.0]})
     yield Point("tune logistic", "tune", _other("logistic"), {"alpha": 1.4, "between": [0.005, 1.0]})
     given = {"alpha": 1.7, "field": "regularizer.strength", "between": [0.004, 0.06], "branch": "semantic"}
     yield Point("tune paper", "tune", paper, given)
     for omega in (0.1, 0.3, 0.5):
         yield Point(f"thresholds, {omega:g}", "thresholds", paper, {"omega": [omega]})
-    for name in ("temperatures", "causal", "linear"):
+    for sigma in (0.4, 0.6):
+        yield Point(f"thresholds, sigma {sigma:g}", "thresholds", paper.with_fields({"tokens.sigma": sigma}))
+    for name in ("temperatures", "causal", "linear", "mixing", "two sigmas"):
         yield Point(f"thresholds, {name}", "thresholds", _other(name))
     yield Point("transitions", "thresholds", paper.with_fields(coarse), {"alpha": (0.5, 2.5), "transitions": True})
     for name, alpha in (("square", 0.8), ("sparse signs", 0.8), ("sparse teacher", 1.2), ("atoms", 0.8)):
@@ -388,17 +420,26 @@ def _theories() -> Iterator[Point]:
     for name in ("paper", "noise", "linear", "two sigmas", "logistic", "mixture", "rank 2"):
         given = {"alpha": [1.5], "start": ["uninformed", "informed"]}
         yield Point(f"bayes-optimal, {name}", "bayes_optimal", _other(name), given)
+    for name in ("square", "sparse teacher"):
+        given = {"alpha": [0.6, 2.5], "start": ["uninformed", "informed"], "channel": "sign"}
+        yield Point(f"bayes-optimal signs, {name}", "bayes_optimal", _other(name), given)
+    given = {"alpha": [0.5, 1.0, 2.0], "thresholds": True}
+    yield Point("bayes-optimal thresholds", "bayes_optimal", _other("linear"), given)
     for y in (0.5, 2.0):
         yield Point(f"one-step RSB, y = {y:g}", "one_rsb", _other("absolute"), {"alpha": 1.5, "y": y})
         yield Point(f"one-step RSB of the paper, y = {y:g}", "one_rsb", paper, {"alpha": 1.7, "y": y})
+    for name, y in (("hinge", 1.0), ("logistic", 1.5)):
+        yield Point(f"one-step RSB, {name}", "one_rsb", _other(name), {"alpha": 1.2, "y": y})
     starts = ({"semantic": 0.2, "noise": 1.0}, {"semantic": 0.3, "positional": 0.2, "noise": 0.4})
     for number, start in enumerate(starts):
         for name, rate in (("paper", 0.0), ("paper", 0.3), ("causal", 0.2), ("square", 0.2)):
             known = start if name != "square" else {"semantic": 0.2, "noise": 0.5 + number}
             given = {"start": known, "learning_rate": rate, "until": 15.0, "records": 4}
             yield Point(f"flow {number}, {name}, {rate:g}", "sgd_flow", _other(name), given)
-    for name, rate in (("paper", 0.0), ("two sigmas", 0.2), ("sigmoid", 0.1)):
+    for name, rate in (("paper", 0.0), ("two sigmas", 0.2), ("sigmoid", 0.1), ("square", 0.2)):
         yield Point(f"stationary, {name}", "stationary", _other(name), {"learning_rate": rate, "starts": 4})
+    given = {"scale": [0.2, 0.6], "angle": [20.0, 70.0], "noise": 0.1, "until": 100.0}
+    yield Point("basins", "basins", paper, given)
     for kind in ("constant", "pooled", "positional", "linear"):
         given = {"label": "tanh(k[0, 0] + 2*k[1, 0])", "kind": kind}
         yield Point(f"{kind} predictor", "best_predictor", paper, given)
