@@ -58,7 +58,7 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
         if value is None:
             entries.pop(key, None)
         else:
-            entries[key] = value
+            entries[key] = dict(value) if isinstance(value, Mapping) else value  # a later change enters it
 
 
 def _check_shares(changes: Mapping[str, Any]) -> None:
