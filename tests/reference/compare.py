@@ -104,10 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--make", type=Path, metavar="FILE", help="write the numbers into this file")
     options = parser.parse_args(arguments)
     points = [point for point in POINTS if options.only in point.name]
-    before = {} if options.make else numbers_by_point(BEFORE)
     if not points:
         parser.error(f"no point has {options.only!r} in its name")
-    found: dict[str, list[Number]] = {}
+    before = {} if options.make else numbers_by_point(BEFORE)
+    found = numbers_by_point(options.make) if options.make and options.make.exists() else {}
+    points = [point for point in points if point.name not in found]  # a file that was begun is gone on with
     wrong = 0
     for point, result, seconds in computed(points):
         if isinstance(result, Exception):
@@ -115,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             found[point.name] = result
             said = [] if options.make else list(faults(before.get(point.name, []), result))
+            if options.make:
+                table(found).to_netcdf(options.make)
         wrong += bool(said)
         print(
             f"{'wrong' if said else 'holds':6} {point.name:45} {seconds:6.1f} s",
@@ -124,8 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if len(said) > 5:
             print(f"         and {len(said) - 5} more", flush=True)
-    if options.make:
-        table(found).to_netcdf(options.make)
     print(f"{len(points) - wrong} of {len(points)} points hold, {sum(map(len, found.values()))} numbers")
     return int(wrong > 0)
 
