@@ -66,7 +66,7 @@ def pytest_collection() -> None:
     built_folder = compiler.built_folder
 
     def checked_folder(key: Any) -> Any:
-        own = getattr(key, "of", key)
+        own = key if isinstance(key, ModelKey) else getattr(key, "of", None)  # of a kernel beside the minimiser
         if isinstance(own, ModelKey) and replace(own, finite=False) not in known and not _RUNNING["long"]:
             pytest.fail(f"this model is none of the twelve of tests/support/models.py: {own}")
         return built_folder(key)
