@@ -15,7 +15,6 @@ from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatPow
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldMean, SpectralMean
-from derivations.algebra.minima import FieldHessian
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
 
 __all__ = ["Explicit", "RationalDraw", "jacobian_values"]

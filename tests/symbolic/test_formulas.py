@@ -35,7 +35,9 @@ def read(text, sizes=SIZES):
 
 def values_of(*texts, **point):
     h, k, noise, c = ({**POINT, **point}[name] for name in ("h", "k", "noise", "c"))
-    found, jumps = metric_function(texts, 3, 2, 2)(h[..., None], k[..., None], noise.reshape(-1, 1), c[:, None], np.empty(0))
+    found, jumps = metric_function(texts, 3, 2, 2)(
+        h[..., None], k[..., None], noise.reshape(-1, 1), c[:, None], np.empty(0)
+    )
     return found[:, 0], jumps[:, 0]
 
 

@@ -33,7 +33,9 @@ def problem_of(expression="(h0_0 - h1_0 - a*k0_0)**2/2 + b**2", length=2, **fiel
     tokens = {"kind": "mixture", "length": length, "clusters": clusters, "law": {"kind": "single-location"}}
     sizes = {"teacher": {"rank": 2, "noise": 0.2}, "student": {"rank": 2}} if length == 3 else {}
     loss = {"kind": "expression", "expression": expression} | ({"parameters": NUMBERS} if length == 2 else {})
-    return ap.Problem.from_dict({"tokens": tokens, "positions": {"kind": "none"}, "loss": loss, **sizes}).with_fields(fields)
+    return ap.Problem.from_dict({"tokens": tokens, "positions": {"kind": "none"}, "loss": loss, **sizes}).with_fields(
+        fields
+    )
 
 
 def attention(h, k, noise, c, beta=1.3):
@@ -126,7 +128,10 @@ def test_a_function_of_arrays_is_its_formula():
 def test_each_function_is_that_of_formulas(name):
     function = getattr(fn, name)
     if name in ("argmax", "hardmax", "softmax"):
-        text, made = f"sum({name}(h[:, 0] - k[:, 1])*k[:, 0])", lambda h, k: (function(h[:, 0] - k[:, 1]) * k[:, 0]).sum()
+        text, made = (
+            f"sum({name}(h[:, 0] - k[:, 1])*k[:, 0])",
+            lambda h, k: (function(h[:, 0] - k[:, 1]) * k[:, 0]).sum(),
+        )
     elif name in ("max", "min"):
         text = f"sum({name}(2 + sin(h), cos(k))) + {name}(h) + {name}(h[0, 0], k[1, 1], 0.3)"
         made = lambda h, k: function(2 + fn.sin(h), fn.cos(k)).sum() + function(h) + function(h[0, 0], k[1, 1], 0.3)  # noqa: E731
@@ -236,7 +241,10 @@ def test_a_score_may_be_a_function():
         shares = [z / (2 + sum(y**2 for y in logits)) for z in logits]
         return [fn.tanh(0.3 * share) - sum(shares) for share in shares]
 
-    formulas = "tanh(0.3*z/(2 + sum(z**2))) - sum(z/(2 + sum(z**2)))", "-sum((2 + sum(z*z))**(-1)*z) + tanh(z*0.3/(2 + sum(z**2)))"
+    formulas = (
+        "tanh(0.3*z/(2 + sum(z**2))) - sum(z/(2 + sum(z**2)))",
+        "-sum((2 + sum(z*z))**(-1)*z) + tanh(z*0.3/(2 + sum(z**2)))",
+    )
     problems = [ap.Problem().with_fields({"student.score": one, "teacher.score": one}) for one in (centred, *formulas)]
     assert len({problem.hash for problem in problems}) == 1
 
@@ -275,7 +283,7 @@ def loops(h):
 
 
 REFUSED = {
-    "branches": (lambda h, k: h[0, 0] if h[0, 0] > k[0, 0] else k[0, 0], "has no truth value for symbols"),
+    "branches": (lambda h, k: max(k[0, 0], h[0, 0]), "has no truth value for symbols"),
     "loops": (loops, "branches on h0_0 > 1 in x > 1"),
     "takes NumPy's function": (lambda h: np.exp(h).sum(), "take exp of attnphase.functions."),
     "takes a comparison": (lambda h: h[0, 0] ** 2 * (h[0, 0] > 0), "takes a comparison for a number"),

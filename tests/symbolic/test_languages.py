@@ -257,7 +257,7 @@ def test_every_language_computes_the_same_numbers(name, monkeypatch):
     problem = problem_of(name)
     arrays, digits = (reference_backend(problem, backend).module for backend in ("numpy", "mpmath"))
     python, sample = executed(ap.derive(problem).python), sample_of(problem, 5, 3)
-    assert (python.LENGTH, python.COLUMNS) == (problem.tokens.length, problem.columns)
+    assert (problem.tokens.length, problem.columns) == (python.LENGTH, python.COLUMNS)
     batch = evaluated(arrays, problem, np.moveaxis(sample.h, 0, -1), np.moveaxis(sample.k, 0, -1), sample.D)
     local = LocalLoss(problem)
     for one in range(3):

@@ -280,7 +280,9 @@ def test_couplings_of_step_one_count_the_weights(n):
 
     single = {"m": m, "m_hat": hats[0], "theta": theta, "theta_hat": hats[1]}
     replicas = {name: [[x[a, :]] for a in range(n)] for name, x in single.items()}
-    replicas |= {name: [[[x[a, b] * eye(1)] for b in range(n)] for a in range(n)] for name, x in (("q", Q), ("q_hat", Q_hat))}
+    replicas |= {
+        name: [[[x[a, b] * eye(1)] for b in range(n)] for a in range(n)] for name, x in (("q", Q), ("q_hat", Q_hat))
+    }
     at = Explicit(1, {"n": n}, handlers=replica_sums(replicas) | {SpectralMean: prior})
     total = sum(at(term) for name, term in MOMENTS.terms.items() if name != "energy")
     inverse = X.inv()

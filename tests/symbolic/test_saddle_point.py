@@ -203,7 +203,12 @@ def test_conjugates_are_derivatives_of_the_mean_envelope(printed, r, t):
     g, *jacobians = f.residual(omega, k)
     fields = {name: x[None, ..., None] for name, x in (("g", g), ("xi", xi), ("k", k))}
     _, V_hat, m_hat, theta_hat = printed.conjugates_from_overlaps(
-        alpha=w.alpha, rho=w.rho, V=w.V, site_mean=lambda x, token: np.einsum("n,nij->ij", f.weights, x), **fields, **law
+        alpha=w.alpha,
+        rho=w.rho,
+        V=w.V,
+        site_mean=lambda x, token: np.einsum("n,nij->ij", f.weights, x),
+        **fields,
+        **law,
     )
     by_omega, by_k = (w.alpha * np.tensordot(f.weights, j, axes=1) for j in jacobians)
     assert_close([theta_hat[0], V_hat[0]], [by_k, -by_omega], 1e-9)
