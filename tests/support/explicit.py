@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from sympy import Add, Expr, Indexed, Integer, Matrix, Mul, Pow, Rational, Symbol, eye, zeros
+from sympy import Add, Indexed, Integer, Matrix, Mul, Number, NumberSymbol, Pow, Rational, Symbol, eye, zeros
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatPow, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra import symbols as sym
@@ -76,7 +76,7 @@ class Explicit:
         for kinds, meaning in meanings.items():
             if isinstance(e, kinds):
                 return meaning()
-        assert isinstance(e, Expr) and e.is_number, f"the tests give no meaning to {type(e).__name__}"
+        assert isinstance(e, Number | NumberSymbol), f"the tests give no meaning to {type(e).__name__}"
         return e
 
 

@@ -1,6 +1,6 @@
 """Formulas mean what NumPy means; what has no such meaning, or would take for ever, is refused.
 
-Not public: `metric_function` and `parse_formula`, which read what problems hold, without a fixed point to evaluate it at.
+Not public: `metric_function` and `parse_formula`, which read what problems hold, and need no fixed point.
 """
 
 import itertools
@@ -239,10 +239,9 @@ NO_MEANING = {
     "import os\nh[0, 0]": "its line 'import os' is not a definition",
 }
 TOO_INTRICATE = {
-    "products of exponentials": "a0 = exp(h[0, 0]) + k[0, 0]\n" + "\n".join(f"a{n + 1} = a{n}*exp(a{n})" for n in range(40))
-    + "\na40",
+    "products of exponentials": nested("{0}*exp({0})", 40, "exp(h[0, 0]) + k[0, 0]"),
     "products of arrays": "\n".join(f"m{n} = noise @ noise" for n in range(20)) + "\nm19[0, 0]*h[0, 0]",
-    "softmax of softmax": "a = softmax(noise @ noise)\nb = softmax(a @ a + h @ h.T)\ne = softmax(b @ b)\nsum(softmax(e @ e) @ h)",
+    "softmax of softmax": "a = softmax(noise)\nb = softmax(a @ a + h @ h.T)\nsum(softmax(b @ b) @ h)",
     "matrices": nested("{0} @ {0}", 40, "h @ h.T"),
     "powers": nested("(1 + {0})**9*{0}", 40),
     "kinks": nested("relu({0})*exp(relu({0})) + 1", 4),

@@ -33,9 +33,8 @@ def problem_of(expression="(h0_0 - h1_0 - a*k0_0)**2/2 + b**2", length=2, **fiel
     tokens = {"kind": "mixture", "length": length, "clusters": clusters, "law": {"kind": "single-location"}}
     sizes = {"teacher": {"rank": 2, "noise": 0.2}, "student": {"rank": 2}} if length == 3 else {}
     loss = {"kind": "expression", "expression": expression} | ({"parameters": NUMBERS} if length == 2 else {})
-    return ap.Problem.from_dict({"tokens": tokens, "positions": {"kind": "none"}, "loss": loss, **sizes}).with_fields(
-        fields
-    )
+    whole = {"tokens": tokens, "positions": {"kind": "none"}, "loss": loss, **sizes}
+    return ap.Problem.from_dict(whole).with_fields(fields)
 
 
 def attention(h, k, noise, c, beta=1.3):
@@ -65,7 +64,7 @@ WRITTEN = {
         {"loss.trained": {"b": lambda b: b**2 / 10, "a": lambda a: 0.5 * a * a}},
     ),
     "metric": ({"metrics.one": "sum(h*k)"}, {"metrics.one": lambda h, k: h[0, 0] * k[0, 0] + k[1, 0] * h[1, 0]}),
-    "metric of a parameter": ({"metrics.one": "(a*h0_0 - 2)**2"}, {"metrics.one": lambda h, a=9.0, s=2: (a * h[0, 0] - s) ** 2}),
+    "parameter": ({"metrics.one": "(a*h0_0 - 2)**2"}, {"metrics.one": lambda h, a=9, s=2: (a * h[0, 0] - s) ** 2}),
     "sampler": (
         {"tokens.sampler": "k*u - [[v*(k0_0 - k1_0)], [c0]]", "tokens.parameters": {"u": 0.3, "v": 0.7}},
         {"tokens.sampler": lambda k, c, v=0.7, u=0.3: [[u * k[0, 0] + v * (k[1, 0] - k[0, 0])], [u * k[1, 0] - c[0]]]},
@@ -113,7 +112,6 @@ def test_other_models_have_other_hashes():
     assert len({problem_of(**one).hash for one in changes}) == len(changes)
     plain = ap.Problem()
     assert plain.hash != plain.with_fields({"teacher.omega": 0.7}).hash
-    assert len({plain.with_fields({"student.score": f"z/({n} + sum(z**2))"}).hash for n in (1, 2)}) == 2
 
 
 def test_a_function_of_arrays_is_its_formula():
@@ -136,7 +134,7 @@ def test_each_function_is_that_of_formulas(name):
         text = f"sum({name}(2 + sin(h), cos(k))) + {name}(h) + {name}(h[0, 0], k[1, 1], 0.3)"
         made = lambda h, k: function(2 + fn.sin(h), fn.cos(k)).sum() + function(h) + function(h[0, 0], k[1, 1], 0.3)  # noqa: E731
     else:
-        text, made = f"1e-5*sum({name}(2 + sin(h)))", lambda h: 1e-5 * function(2 + fn.sin(h)).sum()
+        text, made = f"1e-5*{name}(2 + sin(h[0, 0]))", lambda h: 1e-5 * function(2 + fn.sin(h[0, 0]))
     one, other = (problem_of(attention, 3, **{"metrics.one": metric}) for metric in (text, made))
     assert one.hash == other.hash
 
@@ -287,10 +285,10 @@ REFUSED = {
     "loops": (loops, "branches on h0_0 > 1 in x > 1"),
     "takes NumPy's function": (lambda h: np.exp(h).sum(), "take exp of attnphase.functions."),
     "takes a comparison": (lambda h: h[0, 0] ** 2 * (h[0, 0] > 0), "takes a comparison for a number"),
-    "asks for a sign": (lambda h, k: h[0, 0] * (1 if fn.sign(k[1, 0]) == 1 else -1), "for numbers it returns another value"),
+    "asks for a sign": (lambda h, k: h[0, 0] * (1 if fn.sign(k[1, 0]) == 1 else -1), "for numbers it returns another"),
     "draws": (lambda h: RNG.normal() * h[0, 0], "for numbers it returns another value than for symbols"),
-    "branches on clusters": (lambda h, c: (h[0, 0] - (2 if c[1] == 1 else 3)) ** 2, "for tokens in cluster 1 it returns"),
-    "branches on some": (lambda h, c: h[0, 0] if c[0] == 0 and c[2] == 1 else h[1, 0], "for tokens in the clusters 0, 0, 1"),
+    "branches on clusters": (lambda h, c: (h[0, 0] - (2 if c[1] == 1 else 3)) ** 2, "for tokens in cluster 1"),
+    "branches on some": (lambda h, c: h[0, 0] if c[0] == 0 and c[2] == 1 else h[1, 0], "in the clusters 0, 0, 1"),
     "broadcasts": (lambda h, k: ((h[:, 0] - k[:, :1]) ** 2).sum(), "of which NumPy makes a matrix of shape (3, 3)"),
     "is an array": (lambda h: h, "it returns an array of shape (3, 2), but must return one number"),
     "has an argument of its own": (lambda h, a: a * h[0, 0], 'its argument "a" is none of h, k, noise, c'),

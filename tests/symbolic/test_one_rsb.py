@@ -17,7 +17,6 @@ from toys import ATOMS, LOG_COSH, TANH_SQUARE, richardson
 
 from attnphase.theories.one_rsb.equations import one_rsb_equations
 from derivations.algebra import symbols as sym
-from derivations.algebra.means import SpectralMean
 from derivations.algebra.tokens import TokenMatrix
 from derivations.models.symbolic import GENERIC
 from derivations.replica.ansatz import ONE_RSB, REPLICA_SYMMETRIC
@@ -26,7 +25,6 @@ from derivations.replica.moments import SampleLoss
 from derivations.replica.one_rsb import derive_one_rsb_saddle_point
 from derivations.replica.one_rsb_nodes import LogDeterminant, TiltedQuadratic
 from derivations.replica.quadrature import Toy, evaluate
-from derivations.replica.rewriting import pulled, substituted
 from derivations.replica.saddle_point import derive_saddle_point
 
 FREE_ENTROPY = derive_free_entropy(LOG_COSH, ONE_RSB)
@@ -175,18 +173,7 @@ def test_the_integral_of_a_ridge_holds_for_matrices_that_do_not_commute():
 
 # --- the limit of one overlap -----------------------------------------------------------------
 
-EQUAL = {sym.q_0: sym.q, sym.q_1: sym.q, sym.q_hat_0: sym.q_hat, sym.q_hat_1: sym.q_hat}
 ONE = {"q": 0.83, "q_0": 0.83, "q_1": 0.83, "q_hat": 0.31, "q_hat_0": 0.31, "q_hat_1": 0.31}
-
-
-def test_equal_overlaps_give_the_terms_of_replica_symmetry():
-    """Symbolically, where there is no integral over a group: with ``S_1 = S_0`` the determinants cancel."""
-    for name in ("variance", "overlap", "mean", "teacher"):
-        assert substituted(FREE_ENTROPY.terms[name], EQUAL) == SYMMETRIC.terms[name], name
-    (node,) = ZERO_TEMPERATURE.terms["prior"].atoms(TiltedQuadratic)
-    precision, source, apart, _, y = (substituted(a, EQUAL) for a in node.args)
-    symmetric = TiltedQuadratic(precision, source, apart, apart, y).doit()
-    assert pulled(SpectralMean.of(-symmetric / y)) == pulled(SYMMETRIC.terms["prior"])
 
 
 @pytest.mark.parametrize("y", [0.3, 1.4, 6.0])

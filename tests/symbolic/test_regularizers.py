@@ -1,4 +1,4 @@
-"""Regularisers of users, formulas and proximal operators: values, kinks and parity against closed forms; others are refused.
+"""Regularisers of users, formulas and operators: values, kinks and parity against closed forms; others are refused.
 
 Not public: what is found of a regulariser before any row is solved.
 """

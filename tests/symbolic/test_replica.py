@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from explicit import Explicit, RationalDraw
-from mpmath import quad
-from sympy import Matrix, Rational, Symbol, diag, eye, log, tanh
-from sympy import pi as circle
+from sympy import Matrix, Rational, eye, tanh
 from toys import ATOMS, LOG_COSH, TANH_SQUARE, richardson
 
 import attnphase as ap
 from derivations.algebra import symbols as sym
-from derivations.algebra.means import SpectralMean
 from derivations.algebra.minima import QuadraticMinimum
 from derivations.algebra.tokens import TokenMatrix
 from derivations.models.scalar import ScalarModel
@@ -55,22 +52,6 @@ def with_replicas(toy, n):
     overlap["q_hat"] = np.where(equal, v["v_hat"] - v["q_hat"], v["q_hat"])
     single = {name: np.full(n, v[name]) for name in ("m", "theta", "m_hat", "theta_hat")}
     return replace(toy.given(n=n), replicas=overlap | single)
-
-
-def test_one_replica_is_an_adaptive_integral():
-    """The rule of the evaluation itself, against mpmath, for one replica: ``log E exp(-beta loss)``."""
-    v = VALUES
-    lower = np.linalg.cholesky([[v["q"] + v["v"], v["theta"]], [v["theta"], v["rho"]]])
-
-    def integrand(x, y):
-        x, y = float(x), float(y)
-        h, k = v["m"] + lower[0, 0] * x, lower[1, 0] * x + lower[1, 1] * y
-        energy = math.log(math.cosh(1.3 * h - 0.8 * k + 0.2))
-        return math.exp(-v["beta"] * energy - (x * x + y * y) / 2) / (2 * math.pi)
-
-    expected = math.log(quad(integrand, [-6.5, 6.5], [-6.5, 6.5], method="gauss-legendre", maxdegree=5))
-    energy = derive_free_entropy(LOG_COSH).steps[0].terms["energy"]
-    assert evaluate(energy, with_replicas(TOY, 1)) == pytest.approx(v["alpha"] * expected, rel=1e-8)
 
 
 @LOSSES
@@ -251,49 +232,6 @@ def test_couplings_of_step_three_are_the_linear_coefficient(L, r, t):
         none, one, two = (Explicit(L, {"n": n}, values)(ANSATZ.terms[name]) for n in (0, 1, 2))
         assert none == 0
         assert Explicit(L, {}, values)(NO_REPLICAS.terms[name]) == 2 * one - two / 2
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_couplings_of_step_one_count_the_weights(n):
-    """At its extremum, step 1 without the energy is the log-volume of weights with given overlaps.
-
-    For directions with ``gamma = c``, ``tau = +-p``, ``pi = +-s``: log-volume per dimension
-    ``1/2 log det(2 pi e X) - beta lambda/2 Tr Q/c``, ``X = Q/c - m m^T/p^2 - theta theta^T/(c s)^2``.
-    This fixes the sign and the factor of every conjugate.  Replicas need not be symmetric here.
-    """
-    c, p, s, beta_ridge = Rational(7, 5), Rational(4, 3), Rational(5, 6), Rational(3, 11)
-    Q: Any = Matrix([[Rational(9, 4), Rational(2, 3)], [Rational(2, 3), Rational(12, 7)]])[:n, :n]
-    m: Any = Matrix([Rational(3, 7), Rational(-2, 9)])[:n, :]
-    theta: Any = Matrix([Rational(1, 5), Rational(4, 9)])[:n, :]
-    X = Q / c - m * m.T / p**2 - theta * theta.T / (c * s) ** 2
-    # unknown conjugates; the quadratic form has Q_hat^aa on its diagonal and -Q_hat^ab off it
-    Q_hat: Any = Matrix(n, n, lambda a, b: Symbol(f"Q_{min(a, b)}{max(a, b)}"))
-    hats: Any = [Matrix(n, 1, lambda a, _, name=name: Symbol(f"{name}_{a}")) for name in ("m", "t")]
-    form: Any = beta_ridge * eye(n) + c * (2 * diag(*Q_hat.diagonal()) - Q_hat)
-
-    def prior(node, _evaluate, _):
-        total = 0
-        for signs in product((-1, 1), repeat=2):
-            b = signs[0] * p * hats[0] + signs[1] * c * s * hats[1]
-            total += ((b.T * form.inv() * b)[0, 0] + n * log(2 * circle) - log(form.det())) / 8
-        return total
-
-    single = {"m": m, "m_hat": hats[0], "theta": theta, "theta_hat": hats[1]}
-    replicas = {name: [[x[a, :]] for a in range(n)] for name, x in single.items()}
-    replicas |= {
-        name: [[[x[a, b] * eye(1)] for b in range(n)] for a in range(n)] for name, x in (("q", Q), ("q_hat", Q_hat))
-    }
-    at = Explicit(1, {"n": n}, handlers=replica_sums(replicas) | {SpectralMean: prior})
-    total = sum(at(term) for name, term in MOMENTS.terms.items() if name != "energy")
-    inverse = X.inv()
-    solved = (inverse - beta_ridge * eye(n)) / c
-    point = dict(zip(hats[0], inverse * m / p**2, strict=True))
-    point |= dict(zip(hats[1], inverse * theta / (c * s) ** 2, strict=True))
-    point |= {Q_hat[a, b]: solved[a, b] if a == b else -solved[a, b] for a in range(n) for b in range(n)}
-    for unknown in point:
-        assert total.diff(unknown).subs(point).simplify() == 0
-    volume = (log((2 * circle) ** n * X.det()) + n - beta_ridge * Q.trace() / c) / 2
-    assert float(total.subs(point) - volume) == pytest.approx(0, abs=1e-12)
 
 
 @SIZES

@@ -1,4 +1,4 @@
-"""The saddle point, as `attnphase derive` prints it, against theory.md section 3, typed here again, and the free entropy."""
+"""The saddle point, as `attnphase derive` prints it, against theory.md section 3, typed again, and the free entropy."""
 
 from itertools import product
 
@@ -74,7 +74,7 @@ def theory_overlaps(w):
 
 
 def theory_conjugates(w, g, xi, k):
-    """Equation (8), the mean over samples a plain average of (L, N, size): omega is ``m + q^1/2 x`` for x from xi, k."""
+    """Equation (8), with the mean over samples (L, N, size): omega is ``m + q^1/2 x`` for x made of xi and k."""
     q_hat, m_hat, theta_hat, V_hat = [], [], [], []
     for l in range(w.length):
         q_inverse, q_root_inverse = np.linalg.inv(w.q[l]), np.linalg.inv(root(w.q[l]))
@@ -150,71 +150,13 @@ def test_overlaps_of_other_regularisers_are_moments_of_the_rows():
         expected = np.einsum("a,la,aij->lij", w.weights, getattr(w, factor), matrix)
         np.testing.assert_allclose(value, expected, rtol=1e-12)
     free_entropy = separable.free_entropy_terms(
-        alpha=w.alpha, w=rows, chi=chi, penalty=np.ones(4), row_minimum=np.arange(4.0), field_mean=lambda values: values,
+        alpha=w.alpha, w=rows, chi=chi, penalty=np.ones(4), row_minimum=np.arange(4.0), field_mean=lambda x: x,
         envelope=np.full((1, 1), 0.3), **w.atoms(), **w.named((*OVERLAPS, *CONJUGATES)),
     )  # fmt: skip
     assert free_entropy["prior"] == pytest.approx(w.weights @ np.arange(4))
 
 
-# --- the mean over the local fields: Price's theorem and Stein's lemma ------------------------
-
-
-class Smooth:
-    """``f = sin(u.omega + v.k + .4) + (omega^T c k)^2`` of one token, on the nodes of a Gauss-Hermite rule."""
-
-    def __init__(self, w):
-        self.u, self.v = w.rng.uniform(0.3, 0.7, w.r), w.rng.uniform(-0.6, -0.2, w.t)
-        self.c, self.rho = w.rng.uniform(0.1, 0.3, (w.r, w.t)), w.rho[0]
-        x, weights = np.polynomial.hermite_e.hermegauss(16)
-        self.nodes = np.array(list(product(x, repeat=w.r + w.t)))
-        self.weights = np.prod(np.array(list(product(weights / weights.sum(), repeat=w.r + w.t))), axis=1)
-
-    def fields(self, q, m, theta):
-        r = len(q)
-        xi, k = self.nodes[:, :r], self.nodes[:, r:] @ np.linalg.cholesky(self.rho).T
-        back = theta @ np.linalg.inv(self.rho)
-        return m[:, 0] + k @ back.T + xi @ root(q - back @ theta.T), k, xi
-
-    def mean_of(self, q, m, theta):
-        omega, k, _ = self.fields(q[0], m[0], theta[0])
-        f = np.sin(omega @ self.u + k @ self.v + 0.4) + np.einsum("ni,ij,nj->n", omega, self.c, k) ** 2
-        return self.weights @ f
-
-    def residual(self, omega, k):
-        """Minus the gradient in omega, as the envelope theorem has it, and its two Jacobians."""
-        inner = np.einsum("ni,ij,nj->n", omega, self.c, k)[:, None]
-        left, right, wave = k @ self.c.T, omega @ self.c, omega @ self.u + k @ self.v + 0.4
-        g = -(np.cos(wave)[:, None] * self.u + 2 * inner * left)
-        curved = np.sin(wave)[:, None, None]
-        by_omega = curved * np.outer(self.u, self.u) - 2 * left[:, :, None] * left[:, None]
-        by_k = curved * np.outer(self.u, self.v) - 2 * left[:, :, None] * right[:, None] - 2 * inner[..., None] * self.c
-        return g, by_omega, by_k
-
-
-@pytest.mark.parametrize(("r", "t"), [(1, 1), (1, 2), (2, 1), (2, 2)])
-def test_conjugates_are_derivatives_of_the_mean_envelope(printed, r, t):
-    """Stein: ``theta_hat = alpha E[dg/dk]``, ``V_hat = -alpha E[dg/domega]``.  Price: derivatives of ``E f`` in its law.
-
-    The integrands are entire, the rule's error is below 1e-11; differences have the step 1e-4.
-    """
-    w = World(31, 1, r, t)
-    law, f = {"q": w.q / 3, "m": w.m, "theta": w.theta / 3}, Smooth(w)
-    omega, k, xi = f.fields(**{name: value[0] for name, value in law.items()})
-    g, *jacobians = f.residual(omega, k)
-    fields = {name: x[None, ..., None] for name, x in (("g", g), ("xi", xi), ("k", k))}
-    _, V_hat, m_hat, theta_hat = printed.conjugates_from_overlaps(
-        alpha=w.alpha,
-        rho=w.rho,
-        V=w.V,
-        site_mean=lambda x, token: np.einsum("n,nij->ij", f.weights, x),
-        **fields,
-        **law,
-    )
-    by_omega, by_k = (w.alpha * np.tensordot(f.weights, j, axes=1) for j in jacobians)
-    assert_close([theta_hat[0], V_hat[0]], [by_k, -by_omega], 1e-9)
-    for name, predicted in (("m", -m_hat), ("theta", -theta_hat), ("q", V_hat / 2)):
-        measured = w.alpha * slope(lambda x, name=name: f.mean_of(**law | {name: x}), law[name], symmetric=name == "q")
-        np.testing.assert_allclose(measured, predicted, rtol=1e-6, atol=1e-8, err_msg=name)
+# --- the free entropy -------------------------------------------------------------------------
 
 
 def slope(function, point, *, symmetric, step=1e-4):
@@ -228,9 +170,6 @@ def slope(function, point, *, symmetric, step=1e-4):
         difference = (function(point + step * direction) - function(point - step * direction)) / (2 * step)
         result[l, i, j] = difference / (2 if symmetric and i != j else 1)
     return result
-
-
-# --- the free entropy -------------------------------------------------------------------------
 
 
 def free_entropy(printed, w, mean_envelope, **changed):
