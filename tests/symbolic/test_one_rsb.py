@@ -211,36 +211,28 @@ POINTS, WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
-def test_generated_equations_are_stationary_for_matrices_that_do_not_commute():
-    """At r = 2: the prior's part of F, varied in every entry of a conjugate, with both tokens' atoms."""
-    rng, tokens, r, t, y = np.random.default_rng(3), 2, 2, 1, 0.37
-
-    def positive(size):
-        root = rng.normal(size=(tokens, r, r))
-        return size * (np.eye(r) + root @ root.mT)
-
-    hats = {"q_hat_0": positive(0.05), "V_hat": positive(0.4)}
-    hats["q_hat_1"] = hats["q_hat_0"] + positive(0.05)
-    hats |= {"m_hat": rng.normal(size=(tokens, r, 1)), "theta_hat": rng.normal(size=(tokens, r, t))}
-    gamma, tau = rng.uniform(0.5, 1.5, (tokens, 3, 1, 1)), rng.normal(size=(tokens, 3, 1, 1))
-    world = {"ridge": np.array([0.6, 0.9]), "gamma": gamma, "tau": tau, "pi": rng.normal(size=(3, t, 1))}
-    world["spectral_mean"] = lambda values: np.tensordot([0.2, 0.5, 0.3], values, 1)
-    nothing = {name: np.zeros((tokens, r, columns)) for name, columns in (("q_0", r), ("q_1", r), ("V", r), ("m", 1))}
-
-    def prior(values):
-        given = {"alpha": 1.0, "y": y, "tilted_envelope": lambda y: 0.0, "theta": 0 * hats["theta_hat"]}
-        return float(EQUATIONS.free_entropy_terms(**world, **given, **nothing, **values)["prior"])
-
-    q_0, q_1, V, m, theta = EQUATIONS.overlaps_from_conjugates(y=y, **world, **{name: hats[name] for name in HATS})
-    gradients = {"q_hat_0": y / 2 * q_0, "V_hat": q_1 / 2, "q_hat_1": -(V + y * q_1) / 2, "m_hat": -m}
-    for name, gradient in (gradients | {"theta_hat": -theta}).items():
-        for place in np.ndindex(hats[name].shape):
-            step = np.zeros(hats[name].shape)
-            step[place] = 1e-6
-            if name not in ("m_hat", "theta_hat"):
-                step = (step + step.mT) / 2
-            up, down = (prior(hats | {name: hats[name] + side * step}) for side in (1, -1))
-            assert (up - down) / 2e-6 == pytest.approx(gradient[place], rel=1e-6, abs=1e-8), (name, place)
+def test_generated_overlaps_are_theory_section_13_for_matrices_that_do_not_commute():
+    rng, (L, A, r, t), y = np.random.default_rng(3), (2, 3, 2, 1), 0.37
+    q_hat_0, rest, V_hat = (x @ x.mT + 0.3 * np.eye(r) for x in rng.normal(size=(3, L, r, r)))
+    q_hat_0, q_hat_1, ridge = q_hat_0 / 30, (q_hat_0 + rest) / 30, np.array([0.6, 0.9])
+    m_hat, theta_hat = rng.normal(size=(L, r, 1)), rng.normal(size=(L, r, t))
+    gamma, tau, pi = rng.uniform(0.5, 1.5, (L, A, 1, 1)), rng.normal(size=(L, A, 1, 1)), rng.normal(size=(A, t, 1))
+    expected = [np.zeros((L, r, columns)) for columns in (r, r, r, 1, t)]
+    for a, weight in enumerate((0.2, 0.5, 0.3)):
+        of = gamma[:, a]
+        precision, S_0, S_1 = np.diag(ridge) + (of * V_hat).sum(0), (of * q_hat_0).sum(0), (of * q_hat_1).sum(0)
+        R, inverse = np.linalg.inv(precision), np.linalg.inv(precision - y * (S_1 - S_0))
+        b = (tau[:, a] * m_hat + of * (theta_hat @ pi[a])).sum(0)
+        q_0 = inverse @ (b @ b.T + S_0) @ inverse
+        values = q_0, q_0 + R @ (S_1 - S_0) @ inverse, R, inverse @ b, inverse @ b @ pi[a].T
+        for total, factor, value in zip(expected, (of, of, of, tau[:, a], of), values, strict=True):
+            total += weight * factor * value
+    found = EQUATIONS.overlaps_from_conjugates(
+        y=y, ridge=ridge, gamma=gamma, tau=tau, pi=pi, spectral_mean=lambda x: np.tensordot([0.2, 0.5, 0.3], x, 1),
+        q_hat_0=q_hat_0, q_hat_1=q_hat_1, V_hat=V_hat, m_hat=m_hat, theta_hat=theta_hat,
+    )  # fmt: skip
+    for value, one in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, one, rtol=1e-12, atol=1e-13)
 
 
 def test_generated_equations_are_those_of_the_nodes():
