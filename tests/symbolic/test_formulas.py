@@ -3,7 +3,10 @@
 Not public: `metric_function` and `parse_formula`, which read what problems hold, and need no fixed point.
 """
 
+import ast
 import itertools
+from functools import reduce
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -23,11 +26,6 @@ POINT = {"h": RNG.normal(size=(3, 2)), "k": RNG.normal(size=(3, 2)), "noise": RN
 POINT["c"] = np.array([0.0, 2.0, 1.0])
 
 
-def softmax(x, causal=False):
-    weights = np.exp(x - x.max()) * (np.tril(np.ones_like(x)) if causal else 1.0)
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
 def read(text, sizes=SIZES):
     h, *others = sizes.symbols()
     return parse_formula(text, *field_names(h, *others), {x for values in others for x in values.flat})
@@ -41,60 +39,53 @@ def values_of(*texts, **point):
     return found[:, 0], jumps[:, 0]
 
 
-MEANINGS = {
-    "h[1, 0] - 2*k[0, 1] + noise[2, 1]*c[1]": lambda h, k, noise, c: h[1, 0] - 2 * k[0, 1] + noise[2, 1] * c[1],
-    "h1_0 - 2*k0_1 + noise2_1*c1": lambda h, k, noise, c: h[1, 0] - 2 * k[0, 1] + noise[2, 1] * c[1],
-    "h[-1, 0] + h[:, 1][2] + h[1][0]": lambda h, k, noise, c: h[-1, 0] + h[2, 1] + h[1, 0],
-    "sum(h[1:, 0]) - sum(k[:-1, 1]) + sum(h[::2, 1])": lambda h, k, noise, c: (
-        h[1:, 0].sum() - k[:-1, 1].sum() + h[::2, 1].sum()
-    ),
-    "(h @ k.T)[0, 2] + (noise @ h)[1, 0] + (c @ h)[1] + c @ k[:, 1]": lambda h, k, noise, c: (
-        (h @ k.T)[0, 2] + (noise @ h)[1, 0] + (c @ h)[1] + c @ k[:, 1]
-    ),
-    "softmax(h[:, 0]) @ h[:, 1]": lambda h, k, noise, c: softmax(h[:, 0]) @ h[:, 1],
-    "hardmax(h[:, 0]) @ k[:, 1] + sum(hardmax(noise) * noise.T)": lambda h, k, noise, c: (
-        k[h[:, 0].argmax(), 1] + noise.T[range(3), noise.argmax(axis=1)].sum()
-    ),
-    "argmax(h[:, 1]) + 10*argmax(noise)": lambda h, k, noise, c: h[:, 1].argmax() + 10 * noise.argmax(),
-    "sum(softmax(h @ k.T) * noise)": lambda h, k, noise, c: (softmax(h @ k.T) * noise).sum(),
-    "sum(softmax(h @ k.T, causal=True) * noise)": lambda h, k, noise, c: (softmax(h @ k.T, True) * noise).sum(),
-    "sum(sum(h*k, axis=1) * c)": lambda h, k, noise, c: ((h * k).sum(axis=1) * c).sum(),
-    "sum(sum(h*k, 0) * [1, -0.5])": lambda h, k, noise, c: (h * k).sum(axis=0) @ [1, -0.5],
-    "sum(noise, axis=-1) @ c": lambda h, k, noise, c: noise.sum(axis=-1) @ c,
-    "mean(h**2) + mean(k, axis=0)[1]": lambda h, k, noise, c: (h**2).mean() + k.mean(axis=0)[1],
-    "max(h) + 2*min(k) + max(h[0, 0], k[0, 0], 0.1, h[1, 1])": lambda h, k, noise, c: (
-        h.max() + 2 * k.min() + max(h[0, 0], k[0, 0], 0.1, h[1, 1])
-    ),
-    "sum(max(h, k)) - sum(min(h[:, 0], 0.2)) - sum(min(h, k, -0.3))": lambda h, k, noise, c: (
-        np.maximum(h, k).sum() - np.minimum(h[:, 0], 0.2).sum() - np.minimum(np.minimum(h, k), -0.3).sum()
-    ),
-    "sum((h - k[:, :1])**2) + sum((h[:, :1] - k[:, 1:].T)**2) + sum(c*noise)": lambda h, k, noise, c: (
-        ((h - k[:, :1]) ** 2).sum() + ((h[:, :1] - k[:, 1:].T) ** 2).sum() + (c * noise).sum()
-    ),
-    "sum(tril(noise) * noise.T) + sum(eye(L) * noise) + L*sum(eye(2) * h[1:])": lambda h, k, noise, c: (
-        (np.tril(noise) * noise.T).sum() + np.trace(noise) + 3 * np.trace(h[1:])
-    ),
-    "sum(-h + h[:, 0] @ [[1, 2], [0, 3], [1, 1]])": lambda h, k, noise, c: (
-        -h + h[:, 0] @ np.array([[1, 2], [0, 3], [1, 1]])
-    ).sum(),
-    "\n    a = h[:, 0]*c  # a comment\n    b = (a +\n         k[:, 1])\n    a @ b\n": lambda h, k, noise, c: (
-        (h[:, 0] * c) @ (h[:, 0] * c + k[:, 1])
-    ),
-    "sum(exp(h) + tanh(k)/(1 + cosh(h)**2) - sinh(h)*sin(k) + cos(h*k))": lambda h, k, noise, c: (
-        np.exp(h) + np.tanh(k) / (1 + np.cosh(h) ** 2) - np.sinh(h) * np.sin(k) + np.cos(h * k)
-    ).sum(),
-    "sum(sqrt(h**2 + 0.75)*log(2 + k**2) + abs(h)**1.5 - relu(k)*sign(h))": lambda h, k, noise, c: (
-        np.sqrt(h**2 + 0.75) * np.log(2 + k**2) + abs(h) ** 1.5 - np.maximum(k, 0) * np.sign(h)
-    ).sum(),
-    "sum(sigmoid(3*h) + softplus(k)**-2 - -h*k/0.3)": lambda h, k, noise, c: (
-        expit(3 * h) + np.logaddexp(0, k) ** -2 + h * k / 0.3
-    ).sum(),
-}
+def softmax(x, causal=False):
+    weights = np.exp(x - x.max()) * (np.tril(np.ones_like(x)) if causal else 1.0)
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("text", MEANINGS)
+_SAME = "exp tanh sinh cosh sin cos abs sign sqrt log sum mean tril eye argmax"
+NUMPY = {name: getattr(np, name) for name in _SAME.split()}
+NUMPY |= {"max": lambda x, *others: reduce(np.maximum, others, x) if others else np.max(x), "L": 3, "softmax": softmax}
+NUMPY |= {"min": lambda x, *others: reduce(np.minimum, others, x) if others else np.min(x), "sigmoid": expit}
+NUMPY |= {"relu": lambda x: np.maximum(x, 0), "softplus": lambda x: np.logaddexp(0, x)}
+NUMPY |= {"hardmax": lambda x: np.eye(3)[x.argmax(axis=-1)]}
+TEXTS = [
+    "h[1, 0] - 2*k[0, 1] + noise[2, 1]*c[1]",
+    "h1_0 - 2*k0_1 + noise2_1*c1",
+    "h[-1, 0] + h[:, 1][2] + h[1][0]",
+    "sum(h[1:, 0]) - sum(k[:-1, 1]) + sum(h[::2, 1])",
+    "(h @ k.T)[0, 2] + (noise @ h)[1, 0] + (c @ h)[1] + c @ k[:, 1]",
+    "softmax(h[:, 0]) @ h[:, 1]",
+    "hardmax(h[:, 0]) @ k[:, 1] + sum(hardmax(noise) * noise.T)",
+    "argmax(h[:, 1]) + 10*argmax(noise)",
+    "sum(softmax(h @ k.T) * noise)",
+    "sum(softmax(h @ k.T, causal=True) * noise)",
+    "sum(sum(h*k, axis=1) * c)",
+    "sum(sum(h*k, 0) * [1, -0.5])",
+    "sum(noise, axis=-1) @ c",
+    "mean(h**2) + mean(k, axis=0)[1]",
+    "max(h) + 2*min(k) + max(h[0, 0], k[0, 0], 0.1, h[1, 1])",
+    "sum(max(h, k)) - sum(min(h[:, 0], 0.2)) - sum(min(h, k, -0.3))",
+    "sum((h - k[:, :1])**2) + sum((h[:, :1] - k[:, 1:].T)**2) + sum(c*noise)",
+    "sum(tril(noise) * noise.T) + sum(eye(L) * noise) + L*sum(eye(2) * h[1:])",
+    "sum(-h + h[:, 0] @ [[1, 2], [0, 3], [1, 1]])",
+    "\n    a = h[:, 0]*c  # a comment\n    b = (a +\n         k[:, 1])\n    a @ b\n",
+    "sum(exp(h) + tanh(k)/(1 + cosh(h)**2) - sinh(h)*sin(k) + cos(h*k))",
+    "sum(sqrt(h**2 + 0.75)*log(2 + k**2) + abs(h)**1.5 - relu(k)*sign(h))",
+    "sum(sigmoid(3*h) + softplus(k)**-2 - -h*k/0.3)",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_formulas_mean_what_numpy_means(text):
-    assert values_of(text)[0] == pytest.approx(MEANINGS[text](**POINT), rel=1e-12)
+    """The same text is a program of NumPy."""
+    entries = {f"{name}{'_'.join(map(str, place))}": x for name, a in POINT.items() for place, x in np.ndenumerate(a)}
+    *lines, last = ast.parse(dedent(text)).body
+    names = {**NUMPY, **POINT, **entries}
+    exec(compile(ast.Module(lines, []), "<text>", "exec"), names)
+    expected = eval(compile(ast.Expression(last.value), "<text>", "eval"), names)
+    assert values_of(text)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_jumps_of_metrics_are_how_much_signs_change_them():

@@ -76,6 +76,10 @@ def softplus(x):
     return mpmath.log1p(mpmath.exp(x))
 
 
+def single(function):
+    return lambda h, k: function(h[0, 0], k[0, 0])
+
+
 def shares(z):
     return np.array([_shares(list(row)) for row in np.atleast_2d(z)], dtype=object)
 
@@ -125,25 +129,21 @@ PROBLEMS = {
     "values, untied": ({"loss.kind": "values", "student.tied": False, "student.causal": True}, None),
     "noise": ({"teacher.noise": 0.3, "teacher.causal": True, "tokens.length": 3}, None),
     "noise on values": ({"teacher.noise": 0.4, "loss.kind": "values", "loss.width": 2}, None),
-    "square": (ONE | {"loss.kind": "square"}, lambda h, k: (h[0, 0] - k[0, 0]) ** 2 / 2),
-    "logistic": (ONE | {"loss.kind": "logistic"}, lambda h, k: softplus(-mpmath.sign(k[0, 0]) * h[0, 0])),
-    "hinge": (ONE | {"loss.kind": "hinge"}, lambda h, k: max(mpf(0), 1 - mpmath.sign(k[0, 0]) * h[0, 0])),
+    "square": (ONE | {"loss.kind": "square"}, single(lambda x, y: (x - y) ** 2 / 2)),
+    "logistic": (ONE | {"loss.kind": "logistic"}, single(lambda x, y: softplus(-mpmath.sign(y) * x))),
+    "hinge": (ONE | {"loss.kind": "hinge"}, single(lambda x, y: max(mpf(0), 1 - mpmath.sign(y) * x))),
     "quotients": (
         ONE | own("log(1 + exp(-k*h)) + (tanh(h) - sin(k))**2/(1 + cos(h)**2) + a/(2 + h**2)", a=0.3),
-        lambda h, k: (
-            mpmath.log(1 + mpmath.exp(-k[0, 0] * h[0, 0]))
-            + (mpmath.tanh(h[0, 0]) - mpmath.sin(k[0, 0])) ** 2 / (1 + mpmath.cos(h[0, 0]) ** 2)
-            + mpf(0.3) / (2 + h[0, 0] ** 2)
+        single(
+            lambda x, y: softplus(-y * x) + (mpmath.tanh(x) - mpmath.sin(y)) ** 2 / (1 + mpmath.cos(x) ** 2)
+            + mpf(0.3) / (2 + x**2)
         ),
     ),
     "kinks": (
         ONE | own("abs(h - k)*exp(1) + softplus(h) + max(h, k) + sinh(sigmoid(h*k)) + relu(h + 2*k)**2/3"),
-        lambda h, k: (
-            abs(h[0, 0] - k[0, 0]) * mpmath.e
-            + softplus(h[0, 0])
-            + max(h[0, 0], k[0, 0])
-            + mpmath.sinh(1 / (1 + mpmath.exp(-h[0, 0] * k[0, 0])))
-            + max(h[0, 0] + 2 * k[0, 0], mpf(0)) ** 2 / 3
+        single(
+            lambda x, y: abs(x - y) * mpmath.e + softplus(x) + max(x, y) + mpmath.sinh(1 / (1 + mpmath.exp(-x * y)))
+            + max(x + 2 * y, mpf(0)) ** 2 / 3
         ),
     ),
     "two tokens": (

@@ -264,10 +264,3 @@ def test_what_cannot_be_read_off_or_printed_raises():
     for condition in (A * X + B, MatAdd(A, B), sym.alpha * X + A, MatAdd(Transpose(X), A)):
         with pytest.raises(TypeError, match="does not stand alone in the stationarity condition"):
             solve_linear(condition, X)
-
-
-def test_solve_linear():
-    evaluate, _ = world(8, r=2, t=2, L=1)
-    solution = solve_linear(MatAdd(A * B, Rational(-2, 3) * X, sym.alpha * K), X)
-    (a,), (b,), k = (evaluate.values[name] for name in "ABK")
-    assert evaluate(solution, {ell: 0}) == Rational(3, 2) * (a * b + evaluate.sizes["alpha"] * k)

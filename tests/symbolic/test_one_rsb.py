@@ -207,8 +207,6 @@ def test_equal_overlaps_give_the_saddle_point_of_replica_symmetry():
 
 EQUATIONS = one_rsb_equations()
 HATS = ("q_hat_0", "q_hat_1", "V_hat", "m_hat", "theta_hat")
-POINTS, WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 def test_generated_overlaps_are_theory_section_13_for_matrices_that_do_not_commute():
@@ -235,45 +233,47 @@ def test_generated_overlaps_are_theory_section_13_for_matrices_that_do_not_commu
         np.testing.assert_allclose(value, one, rtol=1e-12, atol=1e-13)
 
 
-def test_generated_equations_are_those_of_the_nodes():
-    """Conjugates and overlaps of the toy, with its integrals done by a Gauss-Hermite rule."""
-    v, toy = TOY.values, replace(TOY, points=141)
-    arrays = {name: np.full((1, 1, 1), value) for name, value in v.items()}
-    names = {name: arrays[name] for name in ("q_0", "q_1", "V", "m", "theta")}
-    xi_0, zeta = np.meshgrid(POINTS, POINTS, indexing="ij")
-    k = v["theta"] / np.sqrt(v["q_0"]) * xi_0 + np.sqrt(v["rho"] - v["theta"] ** 2 / v["q_0"]) * zeta
-    omega = (v["m"] + np.sqrt(v["q_0"]) * xi_0)[..., None] + np.sqrt(v["q_1"] - v["q_0"]) * POINTS
-    # xi_0 of the equations belongs to omega given k
-    back = v["theta"] / v["rho"]
-    given_k = (np.sqrt(v["q_0"]) * xi_0 - back * k) / np.sqrt(v["q_0"] - back * v["theta"])
-    h = omega.copy()
-    for _ in range(60):
-        tanh = np.tanh(1.3 * h - 0.8 * k[..., None] + 0.2)
-        h -= (h - omega + v["V"] * 1.3 * tanh) / (1 + v["V"] * 1.69 * (1 - tanh**2))
-    g = (h - omega) / v["V"]
-    envelope = np.log(np.cosh(1.3 * h - 0.8 * k[..., None] + 0.2)) + v["V"] * g**2 / 2
-    weights, outer = WEIGHTS * np.exp(-Y * envelope), np.outer(WEIGHTS, WEIGHTS)
-    weights /= weights.sum(axis=-1, keepdims=True)
-    fields = {"g": g, "xi_0": given_k, "xi_1": np.broadcast_to(POINTS, g.shape), "k": k}
-    hats = EQUATIONS.conjugates_from_overlaps(
-        alpha=v["alpha"], y=Y, rho=arrays["rho"], **names, **{name: [x[..., None, None]] for name, x in fields.items()},
-        site_mean=lambda values, site: np.einsum("nm,nmij->ij", outer, values),
-        tilted=lambda values: np.einsum("...j,...jab->...ab", weights, values),
+def test_generated_conjugates_are_theory_section_13():
+    """On samples of any fields, with any weights of the points of a group."""
+    rng, alpha, y, r, t = np.random.default_rng(4), 0.7, 0.37, 2, 1
+    names, columns = ("q_0", "gap", "V", "m", "theta", "g", "xi_0", "xi_1", "k"), (r, r, r, 1, t, 1, 1, 1, t)
+    shapes = [(1, r, n) for n in columns[:5]] + [(5, 6, r, 1), (5, r, 1), (5, 6, r, 1), (5, t, 1)]
+    f = dict(zip(names, (rng.normal(size=shape) for shape in shapes), strict=True))
+    f["gap"] = f["gap"] @ f["gap"].mT + 0.3 * np.eye(r)
+    rho = np.full((1, t, t), 1.3)
+    f["q_0"] = f["q_0"] @ f["q_0"].mT + f["theta"] @ f["theta"].mT / 1.3 + 0.2 * np.eye(r)
+    weights = rng.dirichlet(np.ones(6), 5)
+
+    def tilted(values):
+        return np.einsum("sp,spij->sij", weights, values)
+
+    def root(matrix):
+        values, vectors = np.linalg.eigh(matrix)
+        return vectors @ np.diag(values**-0.5) @ vectors.T
+
+    found = EQUATIONS.conjugates_from_overlaps(
+        alpha=alpha, y=y, rho=rho, tilted=tilted, site_mean=lambda values, site: values.mean(axis=0),
+        q_1=f["q_0"] + f["gap"], **{name: f[name] for name in ("q_0", "V", "m", "theta")},
+        **{name: [f[name]] for name in ("g", "xi_0", "xi_1", "k")},
     )  # fmt: skip
-    for name, value in zip(HATS, hats, strict=True):
-        own = toy.given(q_hat_1=float(hats[1].item())) if name == "V_hat" else toy
-        expected = evaluate(SADDLE_POINT[name].right_hand_side, own)
-        assert value.item() == pytest.approx(expected, rel=2e-3 if name == "V_hat" else 1e-4), name
-    atoms = {
-        "gamma": np.array([a["gamma"] for _, a in ATOMS])[None, :, None, None],
-        "tau": np.array([a["tau"] for _, a in ATOMS])[None, :, None, None],
-        "pi": np.array([a["pi"] for _, a in ATOMS])[:, None, None],
-        "spectral_mean": lambda values: np.tensordot([w for w, _ in ATOMS], values, 1),
-    }
-    given = {name: arrays[name] for name in HATS}
+    mean, back = tilted(f["g"]), f["theta"][0] / 1.3
+    q_hat_1, q_hat_0 = (alpha * x.mean(axis=0) for x in (tilted(f["g"] @ f["g"].mT), mean @ mean.mT))
+    V_hat = y * q_hat_1 - alpha * tilted(f["g"] @ f["xi_1"].mT).mean(axis=0) @ root(f["gap"][0])
+    along = (mean @ f["xi_0"].mT).mean(axis=0) @ root(f["q_0"][0] - back @ f["theta"][0].T)
+    theta_hat = alpha * ((mean @ f["k"].mT).mean(axis=0) / 1.3 - along @ back)
+    expected = q_hat_0, q_hat_1, (V_hat + V_hat.T) / 2, alpha * mean.mean(axis=0), theta_hat
+    for value, one in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value[0], one, rtol=1e-12, atol=1e-13)
+
+
+def test_generated_free_entropy_is_that_of_the_nodes():
+    values = {name: np.full((1, 1, 1), value) for name, value in TOY.values.items()}
+    gamma, tau, pi = (np.array([a[name] for _, a in ATOMS])[:, None, None] for name in ("gamma", "tau", "pi"))
     terms = EQUATIONS.free_entropy_terms(
-        alpha=v["alpha"], y=Y, ridge=v["ridges"], **atoms, **names, **given,
-        tilted_envelope=lambda y: (outer * np.log(np.exp(-y * envelope) @ WEIGHTS)).sum(),
+        alpha=VALUES["alpha"], y=Y, ridge=VALUES["ridges"], gamma=gamma[None], tau=tau[None], pi=pi,
+        spectral_mean=lambda x: np.tensordot([w for w, _ in ATOMS], x, 1), tilted_envelope=lambda y: 0.3,
+        **{name: values[name] for name in (*HATS, "q_0", "q_1", "V", "m", "theta")},
     )  # fmt: skip
-    for name, term in FREE_ENTROPY.terms.items():
-        assert np.squeeze(terms[name]) == pytest.approx(evaluate(term, TOY), rel=1e-4), name
+    assert np.squeeze(terms.pop("energy")) == pytest.approx(-VALUES["alpha"] / Y * 0.3)
+    for name, term in terms.items():
+        assert np.squeeze(term) == pytest.approx(evaluate(FREE_ENTROPY.terms[name], TOY), rel=1e-9), name

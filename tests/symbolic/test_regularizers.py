@@ -36,7 +36,6 @@ FORMULAS = [
     ("relu(abs(w) - 0.7)", lambda w: np.maximum(ABS(w) - 0.7, 0), ((-0.7, -1, 0), (0.7, 0, 1)), True),
     ("relu(exp(w) - 2)", lambda w: np.maximum(np.exp(w) - 2, 0), ((np.log(2), 0, 2),), False),
     ("abs(w)*relu(w)", lambda w: w**2 * (w > 0), (), False),
-    ("relu(w - 0.4)**2", lambda w: np.maximum(w - 0.4, 0) ** 2, (), False),
     ("sqrt(w**2 + 1e-12)", lambda w: np.sqrt(w**2 + 1e-12), (), True),  # a steep slope is no kink
     ("softplus(w) + softplus(-w)", lambda w: np.logaddexp(0, w) + np.logaddexp(0, -w), (), True),
     ("w**2 + 1e-9*exp(0.3*w)", lambda w: w**2 + 1e-9 * np.exp(0.3 * w), (), False),
@@ -85,12 +84,9 @@ def test_a_small_kink_on_a_steep_slope_is_found(steepness, jump):
 
 NO_PENALTIES = {
     "w**3": "is not convex: its slope falls at w = -",
-    "cos(w)": "is not convex",
     "abs(w)**0.5": "is not convex",
     "log(1 + w**2)": "is not convex: its slope falls at w = (0.99|-?1)",
-    "abs(w**2 - 2)": "is not convex",
     "sin(3*w) + w**2/2": "is not convex",
-    "w**2 + 0.3*cos(4*w)": "is not convex",  # its slope falls a little
     "0.1*w**2 - 0.03*sqrt(w**2 + 0.01)": "is not convex",
     "abs(w) - 0.3*abs(w - 1)": "is not convex",
     "log(w - 2)": "is not finite at w = ",
@@ -118,7 +114,6 @@ def huber(v, step):
 PENALTIES = {
     "lasso": (soft, lambda w: 0.4 * ABS(w)),
     "ridge": (lambda v, step: v / (1 + 0.6 * step), lambda w: 0.3 * w**2),
-    "interval": (lambda v, step: np.clip(v, -6.5, 6.5), np.zeros_like),
     "elastic net": (lambda v, step: soft(v, step) / (1 + 0.6 * step), lambda w: 0.4 * ABS(w) + 0.3 * w**2),
     "nothing": (lambda v, step: v, np.zeros_like),
     "Huber": (huber, lambda w: np.where(ABS(w) <= 0.5, 0.4 * w**2, 0.4 * ABS(w) - 0.1)),

@@ -145,22 +145,6 @@ def test_prior_log_partition_tends_to_the_completed_square():
         assert -log_mean / beta == pytest.approx(final - volume / beta, rel=1e-9)
 
 
-def test_whole_free_entropy_is_the_limit_of_the_finite_temperature_one():
-    """The differences shrink like log(beta)/beta: from 50 to 800, beta times the difference grows by less than 3."""
-    free_entropy, toy = derive_free_entropy(LOG_COSH), replace(TOY, **FINE)
-    limit, third = evaluate(free_entropy.total, cold(toy)), free_entropy.steps[2].total
-    differences = [abs(-evaluate(third, scaled(toy, beta)) / beta - limit) for beta in (50.0, 200.0, 800.0)]
-    assert differences[2] < differences[1] < differences[0]
-    assert differences[2] * 800 < 3 * differences[0] * 50
-
-
-def test_a_wrong_scaling_with_temperature_is_refused():
-    ansatz = FREE_ENTROPY.ansatz
-    wrong = replace(ansatz, scalings=tuple(pair for pair in ansatz.scalings if pair[0] != sym.q_hat))
-    with pytest.raises(ValueError, match="inverse temperature in the minimum"):
-        derive_free_entropy(LOG_COSH, wrong)
-
-
 @pytest.mark.parametrize("r", [1, 2, 3])
 def test_completed_square_is_the_mean_minimum(r):
     """`QuadraticMinimum.doit` against an explicit minimiser for z on a cube, exactly."""
