@@ -145,9 +145,6 @@ def test_labels_and_kinks_of_losses_are_found(fields, labels, kink):
     assert (form.has_labels, form.has_kink) == (labels, kink)
 
 
-# --- the softmax and derivatives --------------------------------------------------------------
-
-
 def test_derivatives_of_a_softmax_are_those_of_exponentials():
     z = [Symbol(f"h{a}_0", real=True) for a in range(3)]
     share, plain = read("softmax(h[:, 0])[1]"), exp(z[1]) / Add(*map(exp, z))
@@ -200,9 +197,6 @@ def test_each_part_is_differentiated_once():
         part = part * Counted(part)
     assert slope(slope(part)) != 0
     assert Counted.times <= 24
-
-
-# --- what is refused --------------------------------------------------------------------------
 
 
 def nested(line, lines, first="h[0, 0] + k[0, 0]"):

@@ -151,8 +151,6 @@ def test_hashes_and_prints_do_not_depend_on_the_process():
     assert len({subprocess.run([sys.executable, "-c", code], env=env, **run).stdout for env in environments}) == 1
 
 
-# --- expressions ------------------------------------------------------------------------------
-
 NAMES, ARRAYS = field_names(*Sizes(2, 2, 1).symbols())
 OWN = {name: Symbol(name, real=True) for name in "az"}
 ALIKE = [
@@ -206,9 +204,6 @@ def test_a_printed_expression_comes_back(text):
     given = {str(x): x for x in expression.free_symbols}
     printed = formula_of(eval(f"lambda {', '.join(given)}: value", {"value": expression}), given)
     assert fingerprint(read(printed)) == fingerprint(expression)
-
-
-# --- scores -----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("own_scores")
@@ -268,9 +263,6 @@ def test_scores_are_shift_invariant_as_declared(name):
 def test_a_function_that_is_no_score_is_refused(function, says):
     with pytest.raises(ProblemError, match=re.escape(says)):
         ap.Problem().with_fields({"teacher.score": function})
-
-
-# --- what symbols cannot tell -----------------------------------------------------------------
 
 
 def loops(h):

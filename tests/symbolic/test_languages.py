@@ -28,9 +28,6 @@ ONE = {"tokens.length": 1}
 RATIO = "(z + z**3/5)/sqrt(2 + sum(z**2))"
 
 
-# --- the definitions, second typing -----------------------------------------------------------
-
-
 def _shares(z, null=0):
     weights = [mpmath.exp(x - max(z)) for x in z]
     return [w / (sum(weights) + null * mpmath.exp(-max(z))) for w in weights]
@@ -164,9 +161,6 @@ def problem_of(name):
     return ap.Problem().with_fields(PROBLEMS[name][0])
 
 
-# --- the languages ----------------------------------------------------------------------------
-
-
 def exact(values):
     return np.vectorize(lambda x: x if isinstance(x, mpf) else mpf(float(x)), otypes=[object])(values)
 
@@ -247,13 +241,12 @@ def test_every_language_computes_the_same_numbers(name, monkeypatch):
                 assert_close(value, reference, 1e-12)
         # torch's loss has Gram matrices: 1/2 Tr[S G S^T] - Tr[S C^T], which misses 1/2 Tr[T G T^T]
         target, constant = np.array(expected[0], dtype=float)[:, : local.target_shape[1]], 0.0
-        if local.has_grams and not problem.loss.value_columns:
+        if local.has_grams:
             constant, target = (target**2 * sample.D).sum() / 2, target * sample.D
         grams = np.diag(sample.D)
         loss, gradient, hessian = local.derivatives(*(torch.tensor(x)[None] for x in (h, target, grams)))
-        if not problem.loss.value_columns:
-            for value, reference in zip((loss + constant, gradient, hessian), expected[1:], strict=True):
-                assert_close(value[0], reference, 1e-12)
+        for value, reference in zip((loss + constant, gradient, hessian), expected[1:], strict=True):
+            assert_close(value[0], reference, 1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -267,9 +260,6 @@ def test_compiled_losses_and_targets_are_those_of_the_prints(name):
     kernels.losses_at(h, k, *constants, sample.D, losses)
     assert_close(losses, backend.losses(h, k, *constants, sample.D), 1e-12)
     assert np.ptp(losses) > 0.01
-
-
-# --- large fields -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name, (fields, own) in PROBLEMS.items() if own is None])

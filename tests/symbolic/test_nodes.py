@@ -194,10 +194,8 @@ def test_transposes_go_through_sums_and_means():
     row = over_tokens(gamma[kappa] * at(A, kappa) * at(C, kappa) * pi * Transpose(sym.pi), kappa)
     for matrix in (row, SpectralMean.of(row), over_tokens(A * B + Inverse(K + B))):
         assert evaluate(transposed(matrix)) == evaluate(matrix).T
-    assert transposed(transposed(SpectralMean.of(row))) == SpectralMean.of(row)
+    assert transposed(SpectralMean.of(row)) == SpectralMean.of(transposed(row))
 
-
-# --- scalar parameters ------------------------------------------------------------------------
 
 SLOPE = Symbol("u", positive=True)
 _SHIFTED = Inverse(SLOPE * Identity(r) + over_tokens(gamma[kappa] * at(S, kappa), kappa))
@@ -227,8 +225,6 @@ def test_derivative_of_an_envelope_in_the_scale_of_its_loss():
         with pytest.raises(TypeError, match="MoreauEnvelope but in the scale of the loss"):
             derivative(envelope.xreplace({changed: SLOPE * changed}), SLOPE)
 
-
-# --- what would silently be zero, or wrong ----------------------------------------------------
 
 ENVELOPE = FieldMean.of(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field))
 SAMPLE = SampleIntegral(sym.m, sym.theta, sym.rho, SampleLoss(GENERIC), sym.beta)

@@ -11,19 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from explicit import Explicit, RationalDraw
-from sympy import Rational, log
 from toys import ATOMS, LOG_COSH, TANH_SQUARE, richardson
 
 from attnphase.theories.one_rsb.equations import one_rsb_equations
 from derivations.algebra import symbols as sym
-from derivations.algebra.tokens import TokenMatrix
 from derivations.models.symbolic import GENERIC
 from derivations.replica.ansatz import ONE_RSB, REPLICA_SYMMETRIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.moments import SampleLoss
 from derivations.replica.one_rsb import derive_one_rsb_saddle_point
-from derivations.replica.one_rsb_nodes import LogDeterminant, TiltedQuadratic
 from derivations.replica.quadrature import Toy, evaluate
 from derivations.replica.saddle_point import derive_saddle_point
 
@@ -51,9 +47,6 @@ def with_groups(toy, n, x):
     np.fill_diagonal(conjugate, v["v_hat"] - v["q_hat_1"])
     singles = {name: np.full(n, v[name]) for name in ("m", "theta", "m_hat", "theta_hat")}
     return replace(toy.given(n=n, x=x), replicas={"q": overlap, "q_hat": conjugate, **singles})
-
-
-# --- the steps --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ansatz", [REPLICA_SYMMETRIC, ONE_RSB], ids=lambda ansatz: ansatz.name)
@@ -111,9 +104,6 @@ def test_the_integral_of_a_ridge_is_the_gaussian_one():
     assert evaluate(RIDGE.terms["prior"], toy) == pytest.approx(expected, rel=1e-10)
 
 
-# --- the saddle point -------------------------------------------------------------------------
-
-
 def slope(name, toy, step=2e-3):
     """Derivative of F by a difference of sixth order of the evaluated nodes."""
 
@@ -151,28 +141,6 @@ def test_equations_have_no_derivative_of_the_proximal_point(separable):
     assert "Hessian" not in " ".join(str(equation.right_hand_side) for equation in equations)
 
 
-def test_the_integral_of_a_ridge_holds_for_matrices_that_do_not_commute():
-    """`TiltedQuadratic.doit` at r = 2 against the integral over ``z_1``."""
-    draw = RationalDraw(5)
-    P, b, S_0, rest = draw.positive(2), draw.matrix(2, 1), draw.positive(2) / 8, draw.positive(2) / 8
-    shapes = {"P": sym.r, "b": 1, "S_0": sym.r, "S_1": sym.r}
-    node = TiltedQuadratic(*(TokenMatrix(name, sym.r, c, None) for name, c in shapes.items()), sym.y)
-    logs = {LogDeterminant: lambda inner, at, bound: log(at(inner.args[0], bound).det())}
-    values = {"P": P, "b": b, "S_0": S_0, "S_1": S_0 + rest}
-    closed = Explicit(1, {"r": 2, "y": Rational(7, 10)}, values, handlers=logs)(node.doit())
-    x = np.arange(-9, 9.01, 0.3)
-    grid = np.stack(np.meshgrid(x, x, indexing="ij"), axis=-1).reshape(-1, 2)
-    weights = 0.09 / (2 * math.pi) * np.exp(-(grid**2).sum(axis=-1) / 2)
-    roots = [np.linalg.cholesky(np.array(S.tolist(), dtype=float)) for S in (S_0, rest)]
-    inverse, source = (np.array(a.tolist(), dtype=float) for a in (P.inv(), b))
-    common = source.ravel() + grid[weights > 1e-17] @ roots[0].T
-    sources = common[:, None, :] + (grid @ roots[1].T)[None]
-    square = np.einsum("abi,ij,abj->ab", sources, inverse, sources)
-    assert float(closed) == pytest.approx(weights[weights > 1e-17] @ np.log(np.exp(0.35 * square) @ weights), rel=1e-9)
-
-
-# --- the limit of one overlap -----------------------------------------------------------------
-
 ONE = {"q": 0.83, "q_0": 0.83, "q_1": 0.83, "q_hat": 0.31, "q_hat_0": 0.31, "q_hat_1": 0.31}
 
 
@@ -203,8 +171,6 @@ def test_equal_overlaps_give_the_saddle_point_of_replica_symmetry():
     assert richardson(of_width, 0.02, 4) == pytest.approx(expected["V_hat"], rel=1e-6)
 
 
-# --- the generated equations ------------------------------------------------------------------
-
 EQUATIONS = one_rsb_equations()
 HATS = ("q_hat_0", "q_hat_1", "V_hat", "m_hat", "theta_hat")
 
@@ -225,12 +191,22 @@ def test_generated_overlaps_are_theory_section_13_for_matrices_that_do_not_commu
         values = q_0, q_0 + R @ (S_1 - S_0) @ inverse, R, inverse @ b, inverse @ b @ pi[a].T
         for total, factor, value in zip(expected, (of, of, of, tau[:, a], of), values, strict=True):
             total += weight * factor * value
+    world = {"ridge": ridge, "gamma": gamma, "tau": tau, "pi": pi}
+    world["spectral_mean"] = lambda x: np.tensordot([0.2, 0.5, 0.3], x, 1)
     found = EQUATIONS.overlaps_from_conjugates(
-        y=y, ridge=ridge, gamma=gamma, tau=tau, pi=pi, spectral_mean=lambda x: np.tensordot([0.2, 0.5, 0.3], x, 1),
-        q_hat_0=q_hat_0, q_hat_1=q_hat_1, V_hat=V_hat, m_hat=m_hat, theta_hat=theta_hat,
-    )  # fmt: skip
+        y=y, **world, q_hat_0=q_hat_0, q_hat_1=q_hat_1, V_hat=V_hat, m_hat=m_hat, theta_hat=theta_hat
+    )
     for value, one in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, one, rtol=1e-12, atol=1e-13)
+    # and F, which knows of no inverse but its determinants, is stationary there
+    hats = {"q_hat_0": q_hat_0, "q_hat_1": q_hat_1, "V_hat": V_hat}
+    move = rng.normal(size=(L, r, r))
+    for name, gradient in (("q_hat_0", y * found[0]), ("V_hat", found[1]), ("q_hat_1", -found[2] - y * found[1])):
+        ends = [hats | {name: hats[name] + side * 1e-6 * (move + move.mT)} for side in (1, -1)]
+        given = {"alpha": 1.0, "y": y, "tilted_envelope": lambda y: 0.0, "m_hat": m_hat, "theta_hat": theta_hat}
+        given |= {"q_0": V_hat, "q_1": V_hat, "V": V_hat, "m": m_hat, "theta": theta_hat}
+        up, down = (EQUATIONS.free_entropy_terms(**world, **given, **end)["prior"] for end in ends)
+        assert (up - down) / 2e-6 == pytest.approx(np.vdot(gradient, move), rel=1e-6), name
 
 
 def test_generated_conjugates_are_theory_section_13():

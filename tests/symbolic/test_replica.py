@@ -42,9 +42,6 @@ VALUES = {
 TOY = Toy(VALUES, ATOMS)
 
 
-# --- replicas of the toy ----------------------------------------------------------------------
-
-
 def with_replicas(toy, n):
     """The toy with the replica-symmetric ansatz written out as replica matrices."""
     v, equal = toy.values, np.eye(n, dtype=bool)
@@ -72,8 +69,6 @@ def test_step_three_is_the_coefficient_of_n(model, name):
     assert limit == pytest.approx(evaluate(third.terms[name], TOY), rel=1e-8)
     assert not third.terms[name].has(sym.n)
 
-
-# --- zero temperature -------------------------------------------------------------------------
 
 FINE = {"step": 0.75, "points": 5601}  # spacing .005, against a peak of width (V/beta)^1/2 > .03
 POWERS = {"v": -1, "v_hat": 1, "q_hat": 2, "m_hat": 1, "theta_hat": 1}
@@ -162,8 +157,6 @@ def test_completed_square_is_the_mean_minimum(r):
             assert at.given(w=w + step * eye(r)[:, i], z=z)(node.objective)[0, 0] > lowest
     assert at(node.doit()) == mean
 
-
-# --- sums over replicas, in exact matrices ----------------------------------------------------
 
 NAMES = {"q": ("r", "r"), "v": ("r", "r"), "q_hat": ("r", "r"), "v_hat": ("r", "r")}
 NAMES |= {"m": ("r", 1), "m_hat": ("r", 1), "theta": ("r", "t"), "theta_hat": ("r", "t")}

@@ -156,9 +156,6 @@ def test_overlaps_of_other_regularisers_are_moments_of_the_rows():
     assert free_entropy["prior"] == pytest.approx(w.weights @ np.arange(4))
 
 
-# --- the free entropy -------------------------------------------------------------------------
-
-
 def slope(function, point, *, symmetric, step=1e-4):
     """Gradient G with df = Tr(G^T dX) per token, by central differences, entry by entry."""
     result = np.zeros_like(point)
