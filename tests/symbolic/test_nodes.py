@@ -21,11 +21,7 @@ from derivations.algebra.minima import FieldLoss, LossSlope, MoreauEnvelope, Qua
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
 from derivations.codegen.arrays import ArrayPrinter
 from derivations.models.symbolic import GENERIC
-from derivations.replica.moments import (
-    LogPartitionMean,
-    SampleIntegral,
-    SampleLoss,
-)
+from derivations.replica.moments import LogPartitionMean, SampleIntegral, SampleLoss
 from derivations.replica.posterior import ObservationEntropy
 
 r, t, ell, kappa = sym.r, sym.t, sym.ell, sym.kappa
@@ -84,17 +80,11 @@ CASES = {
     # bound indices: sums within sums, whose indices must not be captured
     "inner index of another token": (X, over_tokens(over_tokens(Trace(at(A, kappa) * X), kappa))),
     "outer index in a product": (X, Trace(over_tokens(at(A, kappa) * over_tokens(at(X, eta), eta), kappa))),
-    "same index twice": (
-        X,
-        Trace(over_tokens(at(A, kappa) * over_tokens(at(B, kappa) * at(X, kappa), kappa), kappa)),
-    ),
+    "same index twice": (X, Trace(over_tokens(at(A, kappa) * over_tokens(at(B, kappa) * at(X, kappa), kappa), kappa))),
     "resolvent in a sum": (X, over_tokens(Trace(resolvent(X) * A))),
     "inner sum over the free index": (X, over_tokens(Trace(at(A, kappa) * over_tokens(B * X)), kappa)),
     "inner constant sum over the free index": (X, over_tokens(Trace(over_tokens(A) * at(X, kappa)), kappa)),
-    "constant sum with the same index": (
-        X,
-        over_tokens(Trace(over_tokens(at(A, kappa), kappa) * at(X, kappa)), kappa),
-    ),
+    "constant sum with the same index": (X, over_tokens(Trace(over_tokens(at(A, kappa), kappa) * at(X, kappa)), kappa)),
     "square of one sum": (
         X,
         Trace(over_tokens(at(A, kappa) * at(X, kappa), kappa) * Transpose(over_tokens(at(X, kappa), kappa))),
