@@ -81,9 +81,3 @@ def test_state_evolution_of_the_iteration_is_the_saddle_point(size):
             expected = at_saddle_point(equation.right_hand_side, {sym.ell: l})
             assert expected != zeros(*expected.shape)
             assert at(found[equation.unknown.name], {sym.ell: l}) == expected, equation.unknown.name
-
-
-def test_a_row_s_own_weights_are_taken_out_of_its_source():
-    """Onsager's correction: what a row pulls at itself through the fields is gone from its source."""
-    assert not concentrated().source.has(sym.w)
-    assert ITERATION["B"].has(sym.w)

@@ -10,10 +10,12 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from mpmath import mpf, workdps
 from scipy.special import expit, logsumexp
 from sympy import Add, Function, Mul, Rational, Symbol, exp, symbols
 
 import attnphase as ap
+from derivations.algebra import digits
 from derivations.algebra.common_parts import Slopes, common_parts
 from derivations.models.formulas import FormulaError, parse_formula, parse_row_formula
 from derivations.models.functions import Softmax
@@ -124,11 +126,6 @@ def test_jumps_of_arrays_are_those_of_their_entries():
     assert (planes.normal, planes.offsets) == ({(0, 0): -0.7, (2, 1): 1.0}, (0.2,))
 
 
-def test_names_of_definitions_are_neither_fields_nor_clusters():
-    model = formula_loss("c7 = 2*h[0, 0] - k[0, 0]\nhidden = c7**2\nhidden + sign(k[1, 1])", 3, 2, 2)
-    assert (model.cluster_columns, model.has_kink) == (0, False)
-
-
 @pytest.mark.parametrize(
     ("fields", "labels", "kink"),
     [
@@ -197,6 +194,19 @@ def test_each_part_is_differentiated_once():
         part = part * Counted(part)
     assert slope(slope(part)) != 0
     assert Counted.times <= 24
+
+
+@pytest.mark.parametrize("constant", [0, 12, 30])
+def test_values_differ_whatever_constant_is_added_to_them(constant):
+    """Parity and symmetries are decided so; a constant takes digits, which are added."""
+
+    def function():
+        return mpf(10) ** constant + digits.exact([[0.3], [0.7], [-1.1]]) ** 2
+
+    values, needed = digits.values_in_digits(function)
+    with workdps(needed):
+        assert digits.same(values, function(), digits=needed)
+        assert not digits.same(values, function() + mpf(10) ** -18, digits=needed)
 
 
 def nested(line, lines, first="h[0, 0] + k[0, 0]"):

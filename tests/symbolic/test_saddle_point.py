@@ -127,18 +127,6 @@ def test_conjugates_are_theory_section_3(printed, size):
             assert_close([value[:, one] for value in found], expected, 1e-10)
 
 
-def test_equations_do_not_depend_on_the_model(printed):
-    """Loss and tying enter through the residual alone."""
-    w = World(5, 2, 2, 1)
-    for fields in ({"student.tied": False}, {"tokens.length": 1, "loss.kind": "square"}, {"tokens.length": 3}):
-        other = executed(ap.derive(ap.Problem().with_fields(fields)).python)
-        assert_close(
-            other.overlaps_from_conjugates(ridge=w.ridge, **w.atoms(), **w.named(CONJUGATES)),
-            printed.overlaps_from_conjugates(ridge=w.ridge, **w.atoms(), **w.named(CONJUGATES)),
-            1e-14,
-        )
-
-
 def test_overlaps_of_other_regularisers_are_moments_of_the_rows():
     separable = executed(ap.derive(ap.Problem().with_fields({"regularizer.kind": "lasso"})).python)
     w = World(6, 2, 2, 2)
