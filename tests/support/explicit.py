@@ -46,12 +46,13 @@ class Explicit:
 
     def __call__(self, e: Any, bound: Mapping[Any, int] | None = None) -> Any:
         bound = bound or {}
+        tokens: dict[Any, Any] = {**bound}
 
         def inner(a: Any) -> Any:
             return self(a, bound)
 
         def token(index: Any) -> int:
-            return int(bound.get(index, index))
+            return int(tokens.get(index, index))
 
         meanings: dict[Any, Callable[[], Any]] = {
             TokenMatrix: lambda: self.values[e.name] if e.index is None else self.values[e.name][token(e.index)],

@@ -5,6 +5,8 @@ hand, the integrals are done where they stand, and the equations are held agains
 
 Not public: rules for the toy are added to those of `derivations.replica.quadrature`.
 """
+# SymPy's annotations do not know its own matrices
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
 
 import math
 from dataclasses import replace

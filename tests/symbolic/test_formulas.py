@@ -2,6 +2,8 @@
 
 Not public: `metric_function` and `parse_formula`, which read what problems hold, and need no fixed point.
 """
+# SymPy's annotations do not know its own matrices
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
 
 import ast
 import itertools

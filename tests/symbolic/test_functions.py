@@ -10,6 +10,7 @@ import subprocess
 import sys
 from itertools import combinations
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ RNG = np.random.default_rng(5)
 NUMBERS = {"a": 1.3, "b": 0.2}
 
 
-def problem_of(expression="(h0_0 - h1_0 - a*k0_0)**2/2 + b**2", length=2, **fields):
+def problem_of(expression: Any = "(h0_0 - h1_0 - a*k0_0)**2/2 + b**2", length=2, **fields):
     clusters = [{"sigma": 0.9, "mean": [0.0]}, {"sigma": 0.8, "mean": [1.4]}]
     tokens = {"kind": "mixture", "length": length, "clusters": clusters, "law": {"kind": "single-location"}}
     sizes = {"teacher": {"rank": 2, "noise": 0.2}, "student": {"rank": 2}} if length == 3 else {}
@@ -146,7 +147,7 @@ def test_hashes_and_prints_do_not_depend_on_the_process():
         "fields = {'loss.kind': 'expression', 'loss.expression': loss}\n"
         "problem = ap.Problem().with_fields(fields)\nprint(problem.hash, problem.to_toml(), ap.derive(problem).python)"
     )
-    run = {"check": True, "capture_output": True, "text": True}
+    run: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
     environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
     assert len({subprocess.run([sys.executable, "-c", code], env=env, **run).stdout for env in environments}) == 1
 
@@ -213,7 +214,7 @@ def test_formulas_registered_and_imported_scores_agree(monkeypatch):
         return [w / (3 + sum(weights)) for w in weights]
 
     made = ModuleType("row_functions_of_a_user")
-    made.squared = row
+    monkeypatch.setattr(made, "squared", row, raising=False)
     monkeypatch.setitem(sys.modules, made.__name__, made)
     ap.register_score("squared", lambda z: [2 * v for v in z])
     ap.register_score("squared", row)  # again replaces

@@ -2,6 +2,8 @@
 
 Not public: `derivations.algebra`, of which every equation is made.
 """
+# SymPy's annotations do not know its own matrices
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
 
 from dataclasses import replace
 from typing import Any

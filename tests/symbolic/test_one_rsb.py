@@ -5,6 +5,8 @@ replicas, are written out by hand.
 
 Not public: the steps' nodes, and the generated equations, which `attnphase one-rsb` solves and no page prints.
 """
+# SymPy's annotations do not know its own matrices
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
 
 import math
 from dataclasses import replace
