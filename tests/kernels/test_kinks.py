@@ -71,26 +71,42 @@ def test_several_kinks_hold_a_minimum(name, scale, uncompiled):
     assert held > 2
 
 
-def test_minima_on_curved_kinks_are_the_lowest_on_a_grid(uncompiled):
-    """Not convex between the kinks, so that curvature is added across those that hold the point."""
-    problem = of_formula("2*abs(h0_0*h1_0 - k0_0) + 0.6*relu(h0_0**2 - k1_0) + 1.5*cos(h0_0 - h1_0)")
-    nodes = drawn(problem, 14, 5, 6.0, 1.0)
-    found, V = searched(problem, nodes), nodes.factor[:, 0, 0] ** 2
-    for number, energy in enumerate(found.energies[:, 0]):
-        omega, (k, l) = nodes.centers[number, :, 0], nodes.teacher_fields[number, :, 0]
+BENT = {
+    "curved kinks": (
+        "2*abs(h0_0*h1_0 - k0_0) + 0.6*relu(h0_0**2 - k1_0) + 1.5*cos(h0_0 - h1_0)",
+        lambda a, b, k, l: 2 * abs(a * b - k) + 0.6 * np.maximum(a**2 - l, 0) + 1.5 * np.cos(a - b),
+    ),
+    "four planes": (
+        "abs(h0_0 - k0_0) + 0.7*abs(h1_0 + 0.5*h0_0 - k1_0) + 0.6*abs(h0_0 - h1_0) + 0.5*abs(h0_0 + h1_0)"
+        " - 0.3*(h0_0 + h1_0)**2/(1 + (h0_0 + h1_0)**2)",
+        lambda a, b, k, l: (
+            abs(a - k) + 0.7 * abs(b + 0.5 * a - l) + 0.6 * abs(a - b) + 0.5 * abs(a + b) + 0.3 / (1 + (a + b) ** 2) - 0.3
+        ),
+    ),
+}
 
-        def at(a, b, omega=omega, k=k, l=l):
-            rest = 2 * abs(a * b - k) + 0.6 * np.maximum(a**2 - l, 0) + 1.5 * np.cos(a - b)
-            return (a - omega[0]) ** 2 / (2 * V[0]) + (b - omega[1]) ** 2 / (2 * V[1]) + rest
+
+@pytest.mark.parametrize("name", BENT)
+@pytest.mark.parametrize("scale", [6.0, 15.0])
+def test_minima_at_kinks_of_losses_that_are_not_convex_are_the_lowest_on_a_grid(name, scale, uncompiled):
+    """Curvature is added across the kinks that hold a point, and no descent ends before its gradient vanishes."""
+    text, loss = BENT[name]
+    nodes = drawn(of_formula(text), 16, 5, scale, 1.0)
+    found, V = searched(of_formula(text), nodes), nodes.factor[:, 0, 0] ** 2
+    assert (found.flags >= 0).all()
+    for number, energy in enumerate(found.energies[:, 0]):
+        omega, labels = nodes.centers[number, :, 0], nodes.teacher_fields[number, :, 0]
+
+        def at(h, omega=omega, labels=labels):
+            return sum((x - w) ** 2 / (2 * v) for x, w, v in zip(h, omega, V, strict=True)) + loss(*h, *labels)
 
         middle, reach = np.zeros(2), 8.0
         for points in (641, *[41] * 12):
-            a, b = np.meshgrid(*(reach * np.linspace(-1, 1, points) + x for x in middle), indexing="ij")
-            energies = at(a, b)
-            middle, reach = np.array([x.flat[energies.argmin()] for x in (a, b)]), 0.4 * reach
-        assert energy == pytest.approx(at(*found.minima[number, 0, :, 0]), abs=1e-11)
+            h = np.meshgrid(*(reach * np.linspace(-1, 1, points) + x for x in middle), indexing="ij")
+            energies = at(h)
+            middle, reach = np.array([x.flat[energies.argmin()] for x in h]), 0.4 * reach
+        assert energy == pytest.approx(at(found.minima[number, 0, :, 0]), abs=1e-11)
         assert energy < energies.min() + 1e-8
-    assert (found.flags >= 0).all()
 
 
 def test_second_derivatives_follow_all_kinks_that_hold_a_minimum(uncompiled):

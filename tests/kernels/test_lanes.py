@@ -94,18 +94,18 @@ def test_samples_in_blocks_find_what_searches_of_their_own_find(name, tmp_path, 
 
 
 def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path, uncompiled):
-    """The teacher's field says how the loss bends, and for one node in five it has no bottom."""
+    """The teacher's field says how the loss bends, and for some nodes it has no bottom."""
     minimise, _ = in_python(formula_loss("k*h**2/2 + 3*cos(h)", 1, 1, 1), tmp_path)
-    rng, count = np.random.default_rng(4), 150
-    k = np.where(rng.random(count) < 0.2, -2.0, 0.5).reshape(count, 1, 1)
-    center = rng.normal(size=(count, 1, 1)) * 2
-    nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0, 1.0, 1.0]), np.ones(1))
-    at_center = (k * center**2 / 2 + 3 * np.cos(center)).ravel()
-    for starts in (Starts.COLD, Starts.FROM_ZERO):
+    rng = np.random.default_rng(4)
+    for starts, count in ((Starts.COLD, 100), (Starts.FROM_ZERO, 640)):
+        k = np.where(rng.random(count) < 0.3, -2.0, 0.5).reshape(count, 1, 1)
+        center = rng.normal(size=(count, 1, 1)) * 2
+        nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0, 1.0, 1.0]), np.ones(1))
         found = empty(nodes)
         minimise(nodes, int(starts), found)
         fallen = (found.flags == RUNAWAY) & (found.minima[:, 0, 0, 0] == center.ravel())
         assert 5 < fallen.sum() <= (k < 0).sum()
+        at_center = (k * center**2 / 2 + 3 * np.cos(center)).ravel()
         np.testing.assert_allclose(found.energies[fallen, 0], at_center[fallen], rtol=1e-12)
         assert (found.flags[k.ravel() > 0] > 0).all()
     # a curvature that is infinite where the energy is not leaves no step to make, and none that is refused
