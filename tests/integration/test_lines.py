@@ -68,7 +68,7 @@ def test_no_minimum_is_missed_and_few_problems_are_solved_in_vain(point, most, m
 
     monkeypatch.setattr(along.LocalProblems, "solved", counted)
     map_, x = map_at(*point)
-    if most < 1e-6:
+    if point in (POSITIONAL, SEMANTIC):
         assert sum(solved) <= 1.55 * map_.channel.rule.size
         assert len(solved) <= 36
     assert weight_missed(map_, x) <= most
