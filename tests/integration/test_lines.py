@@ -44,7 +44,7 @@ POSITIONAL = {"teacher.omega": 0.3}, 1.24, 0.047, 14.96, [0.2523, -0.2523], 0.0,
 SEMANTIC = {"teacher.omega": 0.3}, 0.8, 0.0567, 26.5, 0.0, 0.0593, FINE
 UNEVEN = {"teacher.omega": 0.2}, 1.7, [0.09, 0.07], [11.0, 13.0], [0.1, -0.15], [0.11, 0.08], FINE
 FEW = LineOrders((12, 12), (3,))
-CUT = {"teacher.omega": 0.3, "tokens.sigma": 0.6}, 1.5, 0.2, 20.0, [0.1, -0.1], 0.0, FEW
+CUT = {"teacher.omega": 0.2, "tokens.sigma": 0.793}, 1.5, 0.807, 18.15, [0.324, -0.324], 0.0, FEW
 THIRD = {"teacher.omega": 0.3, "tokens.sigma": 0.68}, 1.5, 0.74, 64.0, 0.0, 0.0, FEW
 
 

@@ -12,7 +12,7 @@ from local_problems import Starts, drawn, empty, in_python
 
 import attnphase as ap
 from attnphase.kernels.key import ModelKey, model_numbers
-from attnphase.kernels.local.constants import RUNAWAY
+from attnphase.kernels.local.constants import MATCHED, RUNAWAY
 from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
 from derivations.codegen.backends.lanes import LANES
 from derivations.codegen.modules import completed
@@ -22,11 +22,12 @@ THREE = {"tokens.length": 3, "positions.kind": "none"}
 THREE |= {"teacher.mixing": [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.2, 0.4]]}
 RANK_TWO = {"student.rank": 2, "teacher.rank": 2}
 SCALAR = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None}
-LARGE, HUGE, EQUAL = (40.0, 0.8), (600.0, 1.5), (40.0, 0.0)
-"""Size of V and width of the centres; those at zero have two equal minima."""
+LARGE, HUGE, EQUAL, SOLVED = (40.0, 0.8), (600.0, 1.5), (40.0, 0.0), (600.0, None)
+"""Size of V and width of the centres; those at zero have two equal minima, and some are where the loss vanishes."""
 # so many nodes of each kind: more than a block has lanes
 CASES = {
     "tied": ({"tokens.sigma": 0.7, "teacher.omega": 0.31}, 80, (LARGE, EQUAL)),
+    "without encodings": ({"teacher.omega": 0.0, "teacher.temperature": 0.8}, 25, (SOLVED,)),
     "untied": ({"student.tied": False, "student.temperature": 1.3}, 20, (HUGE,)),
     "rank two": (RANK_TWO | {"teacher.temperature": 0.8}, 25, (LARGE,)),
     "logistic": (SCALAR | {"loss.kind": "logistic"}, 70, (HUGE,)),
@@ -58,7 +59,9 @@ def test_a_block_finds_what_a_search_of_its_own_finds(name, tmp_path, uncompiled
     problem = ap.Problem.paper(omega=0.3).with_fields(fields)
     ways, several = in_python(ModelKey.of(problem).model(), tmp_path), 0
     for kind, (scale, width) in enumerate(kinds):
-        nodes, known = drawn(problem, count, 5 + kind, scale, width), None
+        nodes, known = drawn(problem, count, 5 + kind, scale, width or 0.0), None
+        if width is None:
+            nodes.centers[:] = nodes.teacher_fields * nodes.parameters[MATCHED]
         for starts in Starts:
             both = empty(nodes), empty(nodes)
             for minimise, solution in zip(ways, both, strict=True):
