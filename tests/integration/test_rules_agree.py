@@ -114,3 +114,12 @@ def test_lines_are_ridge_regression_within_their_errors(loss, sigma, strength, n
         error = float(np.ravel(point[f"{name}_stderr"])[0])
         assert abs(np.ravel(point[name])[0] - expected) <= 3 * error + 1e-9 * abs(expected), name
     assert np.ravel(point["q_stderr"] / point["q"])[0] < (1e-6 if tolerance < 1e-5 else 1e-2)
+
+
+def test_the_response_along_lines_is_that_of_located_jumps():
+    """V_hat by Stein's form is the mean derivative with the jumps of the proximal point, each in its order."""
+    problem, alpha, branch = CASES["positional"]
+    settings = ap.SolverSettings(threads=1, identity=False)
+    point = ap.solve(problem.with_fields({"integration.rule": "lines"}), alpha, branch=branch, settings=settings)
+    assert point["second_minimum_share"] > 1e-3
+    assert np.abs(point["violation_V_hat"]) < 4 * point["violation_V_hat_stderr"] < 0.1
