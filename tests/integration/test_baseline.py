@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from calibration import assert_calibrated
 from models import model
 from one_map import QUICK
-from scipy import stats
 
 import attnphase as ap
 from attnphase.kernels.compiler import kernels_for
@@ -97,6 +97,4 @@ def test_sampled_baseline_and_its_error(monkeypatch):
     monkeypatch.setattr(baseline, "sobol", lambda d, s, symmetric, _, r, seed: sobol(d, s, symmetric, 32, r, seed))
     found = [error_of(TRIPLE.with_fields({"integration.seed": seed}), target) for seed in range(64)]
     values, errors = np.array(found).T
-    ratio = np.mean((values - true) ** 2) / np.mean(errors**2)
-    low, high = stats.f.ppf([1e-4, 1 - 1e-4], 64, 64 * 15)
-    assert low < ratio < high
+    assert_calibrated(values - true, errors, 16)

@@ -124,7 +124,11 @@ def test_an_order_parameter_on_its_way_to_zero_is_told_from_one_that_grows():
 @pytest.mark.parametrize("problem", [FEW, model("paper", {"teacher.omega": 0.36})], ids=["points", "lines"])
 def test_an_informed_start_leads_to_a_branch_where_there_is_one(problem, monkeypatch):
     """The semantic one at alpha = 2, and none at 0.3, where no map is needed once theta is small and shrinks."""
-    original, full, seen = StateEvolution.__call__, informed_signal(initial_overlaps(problem, "semantic"), "semantic"), []
+    original, full, seen = (
+        StateEvolution.__call__,
+        informed_signal(initial_overlaps(problem, "semantic"), "semantic"),
+        [],
+    )
 
     def recorded(self, x, **options):
         image = original(self, x, **options)
@@ -194,7 +198,8 @@ def test_a_finer_rule_is_compared_with_others_which_know_their_minima():
     system, start = System.of(problem, 1), initial_overlaps(problem, "semantic")
     rules = system.refinement(2**14)
     map_, finer = (
-        StateEvolution(Channel(system, one), 1.3, system.sector_of(start)) for one in (rules.first(), rules.gauss_hermite(16))
+        StateEvolution(Channel(system, one), 1.3, system.sector_of(start))
+        for one in (rules.first(), rules.gauss_hermite(16))
     )
     run, x = Run(system, 1.3, SETTINGS, map_.sector), map_.pack(start)
     map_(x)
@@ -221,7 +226,12 @@ def test_what_is_said_of_a_point(monkeypatch):
     assert (int(early["status"]), int(late["status"])) == (1, 0)
     assert early["free_energy_gap"] > 1e-6
     assert late["free_energy_gap"] < 1e-9
-    assert float(one_map(model("logistic", {"integration.rule": "sobol"}), 1.3, 3.0, 2.0, 0.0, 0.4)["second_minimum_share"]) == 0
+    assert (
+        float(
+            one_map(model("logistic", {"integration.rule": "sobol"}), 1.3, 3.0, 2.0, 0.0, 0.4)["second_minimum_share"]
+        )
+        == 0
+    )
     kernels, module = kernels_for(FEW), import_module("attnphase.state_evolution.system")
 
     def minimise(nodes, starts, solution):

@@ -3,10 +3,11 @@
 Not public: nodes, cuts and maps; a wrong one would make `solve` slow, or its error larger, before a number is wrong.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from models import model
-from scipy.integrate import quad
 from scipy.stats import chi2, norm
 
 from attnphase.integration.kinds import RULES
@@ -140,17 +141,6 @@ def test_the_map_is_smooth_under_every_rule_that_a_solve_begins_with():
     assert jump_of(map_, x, 1.3e-5 * x * np.array([0.0, 1.0, 0.0])) < 1e-7
 
 
-def test_a_jump_in_the_middle_of_a_line_is_located():
-    """Lines through omega = 0 where m and theta vanish: all is odd about the jump, which no defect tells of."""
-    orders = LineOrders((16, 10), (5,), defect=1e-7)
-    gauge = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**18).gauges(lines(4, 2, orders), 1.0)[-1].lines
-    assert gauge.reach > orders.reach
-    maps = [map_at({"teacher.omega": 0.5}, 1.1, 0.068, 26.0, 0.0, 0.0, each)[0] for each in (orders, gauge)]
-    one, other = (each.last.conjugates for each in maps)
-    np.testing.assert_allclose(one.V_hat, other.V_hat, rtol=2e-6)
-    np.testing.assert_allclose(one.q_hat, other.q_hat, rtol=2e-6)
-
-
 def test_every_configuration_of_clusters_has_its_own_nodes():
     """Of one number, each with the weight of the normal law, at every evaluation anew."""
     clusters = [{"mean": [0.9], "sigma": 0.7}, {"mean": [-0.4], "sigma": 1.3}]
@@ -168,7 +158,7 @@ def test_every_configuration_of_clusters_has_its_own_nodes():
         assert one.own == ()
         assert one.size == map_.channel.rule.size
         assert one.weights.sum() == pytest.approx(1, abs=1e-5)
-    assert not any(np.array_equal(one.nodes, other.nodes) for one, other in zip(own, own[1:], strict=False))
+    assert not any(np.array_equal(one.nodes, other.nodes) for one, other in pairwise(own))
 
 
 @pytest.mark.parametrize("defect", [3e-5, 2e-7])
@@ -205,7 +195,9 @@ def test_the_lightest_nodes_are_left_out(counts):
 def test_nodes_beside_a_break_are_not_left_out(uncompiled):
     """However light they are: in this direction none is, in the others those that are far from all breaks."""
     loss = {"kind": "expression", "expression": "(h0_0 + h1_0 - sign(k0_0 + 0.7*k1_0 - 0.3))**2/2"}
-    found = directions.directions_of(System.of(Problem.from_dict({"tokens": {"length": 2, "sigma": 0.9}, "loss": loss})))
+    found = directions.directions_of(
+        System.of(Problem.from_dict({"tokens": {"length": 2, "sigma": 0.9}, "loss": loss}))
+    )
     np.testing.assert_allclose(found.latent[:, 0], np.array([1, 0.7]) / np.hypot(1, 0.7), rtol=1e-12)
     assert found.breaks == pytest.approx((0.3 / np.hypot(1, 0.7) / 0.9,))
     orders = LineOrders((9, 10), (3,), dropped=1e-3)
@@ -215,36 +207,6 @@ def test_nodes_beside_a_break_are_not_left_out(uncompiled):
     np.testing.assert_allclose(np.unique(np.round(ahead, 12)), expected)
     assert 4 < len(np.unique(np.round(across, 9))) < 10
     assert weights.sum() == pytest.approx(1, abs=1e-3)
-
-
-@pytest.mark.parametrize("width", [0.01, 0.3])
-def test_nodes_crowd_at_a_break(width):
-    """Means of a function that jumps at -.6 and falls over any width beside .35, by quadrature piece by piece."""
-
-    def one(z):
-        beside = np.exp(-np.maximum(z - 0.35, 0) / width)
-        return np.where(z < -0.6, 2.0, 0.0) + np.where(z > 0.35, beside, 0.3 * z) / width
-
-    def density(z):
-        return float(one(z)) * norm.pdf(z)
-
-    ends = ((-9, -0.6, None), (-0.6, 0.35, None), (0.35, 9, [0.35 + width, 0.35 + 20 * width]))
-    right = sum(quad(density, a, b, limit=500, points=points)[0] for a, b, points in ends)
-    for shifted in (False, True):
-        places, weights = between((-0.6, 0.35), 40, shifted)
-        assert weights @ one(places) == pytest.approx(right, rel=1e-6)
-
-
-def test_nodes_of_a_normal_law_converge_exponentially_and_shifted_ones_have_the_opposite_error():
-    """On ``cos(2 z)``, whose mean is exp(-2), and ``z^4``."""
-    for function, mean in ((lambda z: np.cos(2 * z), np.exp(-2)), (lambda z: z**4, 3.0)):
-        for spaced, most in ((evenly_spaced, 3e-6), (stretched, 1e-7)):
-            rules = [[spaced(n, shifted) for shifted in (False, True)] for n in (10, 14, 18)]
-            errors = np.array([[weights @ function(places) - mean for places, weights in pair] for pair in rules])
-            sizes = np.abs(errors).max(axis=1)
-            assert (sizes[1:] < 0.1 * sizes[:-1]).all()
-            assert sizes[-1] < most
-        assert np.abs(errors.sum(axis=1)).max() < 0.1 * sizes[0]
 
 
 def test_orbits_have_the_weight_of_all_their_nodes():

@@ -11,7 +11,9 @@ from one_map import label_channel, logistic_pull, one_map
 import attnphase as ap
 
 CONJUGATES = ("q_hat", "V_hat", "m_hat", "theta_hat")
-HINGE = ap.Problem().with_fields({"tokens.length": 1, "tokens.sigma": 1.1, "loss.kind": "hinge", "positions.kind": "none"})
+HINGE = ap.Problem().with_fields(
+    {"tokens.length": 1, "tokens.sigma": 1.1, "loss.kind": "hinge", "positions.kind": "none"}
+)
 CLUSTERS = {
     "tokens.kind": "mixture",
     "tokens.sigma": None,
@@ -36,7 +38,9 @@ LABELS = {
 POINTS = [(3.1, 2.3, 0.0, 1.2), (4.4, 5.1, -0.3, 1.9)]
 
 
-@pytest.mark.parametrize(("name", "rule"), [*product(("logistic", "noisy", "clusters"), ("lines", "sobol")), ("hinge", "lines")])
+@pytest.mark.parametrize(
+    ("name", "rule"), [*product(("logistic", "noisy", "clusters"), ("lines", "sobol")), ("hinge", "lines")]
+)
 def test_conjugates_of_labels_are_those_of_own_quadrature(name, rule, request):
     """One token, whose label's probability given the student's field is known."""
     problem, (pull, loss), sites = LABELS[name]
@@ -108,13 +112,21 @@ def test_attention_with_clusters_and_teachers_means_is_that_of_plain_samples():
     problem = model("paper", fields)
     sites, chance = problem.cluster_law
     rho = np.tile([0.25, 0.16], 2)  # of both tokens, in either cluster
-    q, m, theta = 0.12 + 0.03 * np.arange(4), 0.2 - 0.13 * np.arange(4), 0.5 * np.sqrt(rho * (0.12 + 0.03 * np.arange(4)))
+    q, m, theta = (
+        0.12 + 0.03 * np.arange(4),
+        0.2 - 0.13 * np.arange(4),
+        0.5 * np.sqrt(rho * (0.12 + 0.03 * np.arange(4))),
+    )
     found = one_map(problem, 1.6, q, [1e-5] * 4, m, theta)
     rng, count = np.random.default_rng(4), 400_000
     here = np.array(sites)[rng.choice(len(chance), count, p=chance)]
     x, z = rng.normal(size=(2, count, 2))
     h = m[here] + np.sqrt(q[here]) * x
-    k = (theta / np.sqrt(q))[here] * x + np.sqrt(rho - theta**2 / q)[here] * z + np.tile([1.3 * 0.8, -0.9 * 0.8], 2)[here]
+    k = (
+        (theta / np.sqrt(q))[here] * x
+        + np.sqrt(rho - theta**2 / q)[here] * z
+        + np.tile([1.3 * 0.8, -0.9 * 0.8], 2)[here]
+    )
     omega, mixing, variance = 0.22, problem.mixing_matrix, rho[here]
 
     def losses(h):

@@ -10,7 +10,19 @@ from scipy.stats import norm
 import attnphase as ap
 
 SETTINGS = ap.SolverSettings(**QUICK, max_nodes=2**17)
-QUANTITIES = ("q", "V", "m", "theta", "q_hat", "V_hat", "m_hat", "theta_hat", "test_error", "training_loss", "weight_norm")
+QUANTITIES = (
+    "q",
+    "V",
+    "m",
+    "theta",
+    "q_hat",
+    "V_hat",
+    "m_hat",
+    "theta_hat",
+    "test_error",
+    "training_loss",
+    "weight_norm",
+)
 BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
 CLUSTERS = {
     "tokens.kind": "mixture",
@@ -23,10 +35,22 @@ CLUSTERS = {
 CASES = {
     "positional": (model("paper", {"teacher.omega": 0.31}), 1.24, "positional"),
     "semantic": (model("paper", {"teacher.omega": 0.28}), 1.6, "semantic"),
-    "uneven, noisy": (model("noisy", {"teacher.noise": 0.011, "tokens.sigma": [0.5, 0.6], "integration.standard_error": 8e-3}), 2.5, "semantic"),
+    "uneven, noisy": (
+        model("noisy", {"teacher.noise": 0.011, "tokens.sigma": [0.5, 0.6], "integration.standard_error": 8e-3}),
+        2.5,
+        "semantic",
+    ),
     "untied": (model("untied", {"teacher.omega": 0.3}), 2.2, "semantic"),
     "three tokens": (
-        model("three tokens", {"teacher.omega": 0.5, "teacher.mixing": BANDED, "positions.kind": "none", "integration.standard_error": 3e-3}),
+        model(
+            "three tokens",
+            {
+                "teacher.omega": 0.5,
+                "teacher.mixing": BANDED,
+                "positions.kind": "none",
+                "integration.standard_error": 3e-3,
+            },
+        ),
         1.7,
         "semantic",
     ),
@@ -65,9 +89,15 @@ def test_labels_that_jump_on_an_oblique_plane_have_conjugates_in_closed_form(unc
     slopes, size = np.array([1.0, 0.7]), 0.9 * np.hypot(1, 0.7)
     mean, density = 2 * norm.cdf(-0.3 / size) - 1, 2 * norm.pdf(0.3 / size) / size
     squares = 1 - 2 * (mean * sum(m) + density * slopes @ theta) + sum(q) + sum(m) ** 2
-    expected = {"q_hat": squares / (1 + sum(V)) ** 2, "V_hat": 1 / (1 + sum(V)), "m_hat": (mean - sum(m)) / (1 + sum(V))}
+    expected = {
+        "q_hat": squares / (1 + sum(V)) ** 2,
+        "V_hat": 1 / (1 + sum(V)),
+        "m_hat": (mean - sum(m)) / (1 + sum(V)),
+    }
     for name, value in (expected | {"theta_hat": density * slopes / (1 + sum(V))}).items():
-        np.testing.assert_allclose(found[name].values.ravel(), alpha * np.broadcast_to(value, 2), rtol=2e-4, err_msg=name)
+        np.testing.assert_allclose(
+            found[name].values.ravel(), alpha * np.broadcast_to(value, 2), rtol=2e-4, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("name", ["positional", "semantic", "untied"])

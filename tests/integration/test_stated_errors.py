@@ -1,7 +1,5 @@
 """Stated standard errors against the scatter that they are to describe, on both sides, and against other rules.
 
-Mean squares are compared in the interval that chance allows (0.01 % on either side).
-
 Not public: errors of a linear map, crossings and fits of drawn numbers, whose scatter `solve` would take hours to show.
 """
 
@@ -9,9 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from calibration import assert_calibrated
 from models import model
 from one_map import QUICK, label_channel, logistic_pull
-from scipy import optimize, stats
+from scipy import optimize
 
 import attnphase as ap
 from attnphase.checks.deviations import Limit, Measured
@@ -22,21 +21,6 @@ from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
 
 SETTINGS = ap.SolverSettings(**QUICK, tolerance=1e-6)
-
-
-def assert_calibrated(deviations, errors, replicates=None, lost=0):
-    """Whether deviations (N, ...) from the truth have the size of the stated errors (N, ...).
-
-    `replicates` is the number of which each error was made; None where errors are known exactly. Of the deviations so
-    many degrees of freedom are `lost`.
-    """
-    count = len(deviations) - lost
-    ratio = (np.asarray(deviations) ** 2).sum(axis=0) / count / (np.asarray(errors) ** 2).mean(axis=0)
-    if replicates is None:
-        low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], count) / count
-    else:
-        low, high = stats.f.ppf([1e-4, 1 - 1e-4], count, len(deviations) * (replicates - 1))
-    assert np.all((low < ratio) & (ratio < high)), (low, ratio, high)
 
 
 SPARSE = {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.002}
@@ -92,7 +76,9 @@ def test_logistic_regression_is_within_its_errors(sigma, strength, alpha, rule):
 
 def test_nearly_degenerate_samples_are_counted_along_lines_too():
     """256 points in each of 16 replicates find .00420(15) of the samples; nodes of lines meet almost none of them."""
-    point = ap.solve(model("paper", {"teacher.omega": 0.3}), 0.5, branch="positional", settings=ap.SolverSettings(**QUICK))
+    point = ap.solve(
+        model("paper", {"teacher.omega": 0.3}), 0.5, branch="positional", settings=ap.SolverSettings(**QUICK)
+    )
     share, error = float(point["second_minimum_share"]), float(point["second_minimum_share_stderr"])
     assert point.attrs["rule"] == "lines"
     assert 0 < error < 3e-3
@@ -143,7 +129,12 @@ class LinearMap:
     def measure(self, x):
         image = self.start + self.jacobian @ x + self.noise[:, :2]
         one = np.ones((len(self.noise), 1, 1, 1))
-        values = {"q": image[:, 0, None, None, None], "V": one, "m": one[..., 0], "theta": image[:, 1, None, None, None]}
+        values = {
+            "q": image[:, 0, None, None, None],
+            "V": one,
+            "m": one[..., 0],
+            "theta": image[:, 1, None, None, None],
+        }
         energy = 0.4 + (self.slope @ x).item() + self.noise[:, 2]
         return values | {"test_error": energy, "training_loss": self.noise[:, 3]}
 
@@ -154,7 +145,9 @@ class LinearMap:
         return x, 0.4 + (self.slope @ x).item() + mean[2]
 
 
-RESPONSE = Response(LinearMap.jacobian, np.vstack([np.zeros((4, 2)), LinearMap.slope, np.zeros((1, 2))]), np.ones(2), 256)
+RESPONSE = Response(
+    LinearMap.jacobian, np.vstack([np.zeros((4, 2)), LinearMap.slope, np.zeros((1, 2))]), np.ones(2), 256
+)
 NAMES = ("q", "theta", "test_error", "training_loss")
 # maps and measurements of one replicate go together
 MIXED = np.array([[1.0, 0, 0, 0], [0.8, 0.6, 0, 0], [-0.5, 0.3, 0.7, 0], [0.2, 0.1, 0.4, 0.9]])

@@ -4,7 +4,6 @@ Not public: the search of a single node, and the functions of lanes, which run h
 """
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,10 +125,9 @@ def test_elementary_functions_of_lanes():
     }
     source = completed("", "\n".join(f"def use_{name}(x):\n    return {name}(x)" for name in known), LANES)
     plain = "inlined = in_order = lambda f: f\ndef chosen(condition, yes, no):\n    return yes if condition else no\n"
-    own = [line for line in source.splitlines() if not line.startswith("from .compiled")]
+    lines = [line for line in source.splitlines() if not line.startswith(("from .compiled", "from __future__"))]
     space: dict = {}
-    exec("\n".join(line for line in own if line.startswith("from __future__")) + "\n" + plain + "\n".join(
-        line for line in own if not line.startswith("from __future__")), space)
+    exec(plain + "\n".join(lines), space)
     rng = np.random.default_rng(3)
     both = np.concatenate([rng.normal(0, 3, 400), rng.normal(0, 1e-3, 100), rng.uniform(-30, 30, 100)])
     for name, function in known.items():

@@ -63,7 +63,9 @@ def in_python(model: Any, folder: Path, *, finite: bool = False) -> tuple[Callab
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "SIDE_BY_SIDE", 16)
         sources = compiler._sources(model, finite=finite)
-    write_package(folder, {name: text.replace("from math import", "from numpy import") for name, text in sources.items()})
+    write_package(
+        folder, {name: text.replace("from math import", "from numpy import") for name, text in sources.items()}
+    )
     ways = (compiler._samples_of(folder), "samples") if finite else (compiler._nodes_of(folder), "nodes")
     modules = import_package(folder, "in_python", ways)
     return tuple(modules[way].minimise for way in ways)

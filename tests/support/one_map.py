@@ -24,7 +24,9 @@ def one_map(
 ) -> xr.Dataset:
     """What is measured at a point, conjugates among it; numbers or matrices of every site, of one teacher's field."""
     r = np.shape(q)[-1] if np.ndim(q) == 3 else 1
-    shaped = (np.array(values, dtype=float).reshape(-1, r, side) for values, side in ((q, r), (V, r), (m, 1), (theta, 1)))
+    shaped = (
+        np.array(values, dtype=float).reshape(-1, r, side) for values, side in ((q, r), (V, r), (m, 1), (theta, 1))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ap.errors.AttnphaseWarning)
         return ap.solve(problem, alpha, start=ap.interface.Overlaps(*shaped), settings=_ONE)
@@ -67,7 +69,9 @@ def label_channel(
             g = label * pull(label * omega, V)
             of_k = given * share + weights * label * (spread**2 - noise) / spread * norm.pdf(bound)
             parts = {"g": share @ g, "gg": share @ g**2, "g_omega": share @ (g * (omega - m)), "g_k": of_k @ g}
-            total = {name: total[name] + value for name, value in (parts | {"loss": share @ loss(label * omega)}).items()}
+            total = {
+                name: total[name] + value for name, value in (parts | {"loss": share @ loss(label * omega)}).items()
+            }
         return total
 
     of = sums(noise)

@@ -11,7 +11,11 @@ __all__ = ["ridge_regression"]
 
 
 def ridge_regression(
-    alpha: float, strength: float, noise: float = 0.0, gamma: Sequence[float] = (1.0,), weights: Sequence[float] = (1.0,)
+    alpha: float,
+    strength: float,
+    noise: float = 0.0,
+    gamma: Sequence[float] = (1.0,),
+    weights: Sequence[float] = (1.0,),
 ) -> dict[str, float]:
     """What is known of ``n = alpha d`` samples with covariates of variances gamma and labels ``w_star.x + noise``.
 
