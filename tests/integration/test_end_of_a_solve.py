@@ -9,7 +9,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from models import model
-from one_map import QUICK, one_map
+from one_map import QUICK
 
 import attnphase as ap
 from attnphase.fixed_points.measuring import gauges_at
@@ -54,6 +54,7 @@ def test_a_converged_point_is_searched_afresh():
     right = map_.minima
     two = np.flatnonzero(np.isfinite(right.gap))
     assert len(two) > 10
+    assert (np.diff(right.energies)[two] > 0).all()  # one minimum is no second minimum
     fields, energies = right.fields.copy(), right.energies.copy()
     fields[two, 0], energies[two, 0] = fields[two, 1], energies[two, 1]
     map_.adopt(Minima(fields, energies, right.steps))
@@ -189,7 +190,7 @@ def test_sobol_points_decide_where_orders_agree_by_chance(monkeypatch):
     """Each order is compared with itself: no distance is left, and only points of another kind can tell."""
     monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)
     monkeypatch.setattr(Refinement, "gauges", lambda self, rule, minima: () if rule.randomised else (rule,) * 2)
-    fields = {"tokens.sigma": 0.7, "regularizer.strength": 0.06, "integration.standard_error": 1e-4}
+    fields = {"tokens.sigma": 0.7, "regularizer.strength": 0.06, "integration.standard_error": 1e-6}
     assert ap.solve(model("logistic", fields), 6.0, settings=SETTINGS).attrs["rule"] == "sobol"
 
 
@@ -220,18 +221,12 @@ def test_a_solve_ends_with_the_error_that_is_asked_for(sigma):
 
 
 def test_what_is_said_of_a_point(monkeypatch):
-    """The gap of the training loss's expressions is the iteration's; unsolved nodes and second minima are counted."""
+    """The gap of the training loss's expressions is the iteration's; unsolved nodes are counted."""
     late = ap.solve(FEW, 1.6, settings=SETTINGS)
     early = ap.solve(FEW, 1.6, settings=ap.SolverSettings(**QUICK, max_maps=3))
     assert (int(early["status"]), int(late["status"])) == (1, 0)
     assert early["free_energy_gap"] > 1e-6
     assert late["free_energy_gap"] < 1e-9
-    assert (
-        float(
-            one_map(model("logistic", {"integration.rule": "sobol"}), 1.3, 3.0, 2.0, 0.0, 0.4)["second_minimum_share"]
-        )
-        == 0
-    )
     kernels, module = kernels_for(FEW), import_module("attnphase.state_evolution.system")
 
     def minimise(nodes, starts, solution):
