@@ -11,7 +11,7 @@ from models import model
 from scipy.stats import chi2, norm
 
 from attnphase.integration.kinds import RULES
-from attnphase.integration.lines import LineOrders, between, evenly_spaced, heaviest, orbits, stretched
+from attnphase.integration.lines import LineOrders, between, heaviest, stretched
 from attnphase.integration.rules import lines, sobol, tensor
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
@@ -207,17 +207,6 @@ def test_nodes_beside_a_break_are_not_left_out(uncompiled):
     np.testing.assert_allclose(np.unique(np.round(ahead, 12)), expected)
     assert 4 < len(np.unique(np.round(across, 9))) < 10
     assert weights.sum() == pytest.approx(1, abs=1e-3)
-
-
-def test_orbits_have_the_weight_of_all_their_nodes():
-    """Under exchange and reflection; an element that does not map the grid on itself is left out."""
-    nodes, _ = tensor([evenly_spaced(4, False)] * 2)
-    turned = nodes @ np.array([[0.8, -0.6], [0.6, 0.8]]).T
-    chosen, counts = orbits(nodes, [nodes, nodes[:, ::-1], -nodes, -nodes[:, ::-1], turned])
-    assert counts.sum() == len(nodes)
-    assert sorted(counts) == [2, 2, 2, 2, 4, 4]
-    whole = np.concatenate([nodes[chosen], nodes[chosen][:, ::-1], -nodes[chosen], -nodes[chosen][:, ::-1]])
-    assert len(np.unique(np.round(whole, 9), axis=0)) == len(nodes)
 
 
 def test_the_next_rule_has_more_nodes_where_the_error_is():
