@@ -1,0 +1,141 @@
+"""Nodes side by side in the lanes of a block find what the same search finds one by one.
+
+Not public: the search of a single node, and the functions of lanes, which run here as Python.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from local_problems import Starts, drawn, empty, in_python
+
+import attnphase as ap
+from attnphase.kernels.key import ModelKey, model_numbers
+from attnphase.kernels.local.constants import MATCHED, RUNAWAY
+from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
+from derivations.codegen.backends.lanes import LANES
+from derivations.codegen.modules import completed
+from derivations.models.scalar import formula_loss
+
+THREE = {"tokens.length": 3, "positions.kind": "none"}
+THREE |= {"teacher.mixing": [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.2, 0.4]]}
+RANK_TWO = {"student.rank": 2, "teacher.rank": 2}
+SCALAR = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None}
+LARGE, HUGE, EQUAL, SOLVED = (40.0, 0.8), (600.0, 1.5), (40.0, 0.0), (600.0, None)
+"""Size of V and width of the centres; those at zero have two equal minima, and some are where the loss vanishes."""
+# so many nodes of each kind: more than a block has lanes
+CASES = {
+    "tied": ({"tokens.sigma": 0.7, "teacher.omega": 0.31}, 80, (LARGE, EQUAL)),
+    "without encodings": ({"teacher.omega": 0.0, "teacher.temperature": 0.8}, 25, (SOLVED,)),
+    "untied": ({"student.tied": False, "student.temperature": 1.3}, 20, (HUGE,)),
+    "rank two": (RANK_TWO | {"teacher.temperature": 0.8}, 25, (LARGE,)),
+    "logistic": (SCALAR | {"loss.kind": "logistic"}, 70, (HUGE,)),
+    "values": ({"loss.kind": "values", "loss.width": 1}, 10, (HUGE,)),
+    "three tokens, causal": (THREE | {"student.causal": True, "student.score": "softmax1"}, 10, (LARGE,)),
+    "three tokens, rank two": (THREE | RANK_TWO | {"student.score": "sigmoid"}, 17, (LARGE,)),
+}
+
+
+def assert_same(found: Solution, expected: Solution) -> None:
+    """Energies of both minima; all else where one is lower than the other."""
+    np.testing.assert_allclose(found.energies, expected.energies, rtol=1e-11, atol=1e-12)
+    size = 1 + np.abs(expected.energies[:, 0])
+    alone, of_found = ((one.minima[:, 0] == one.minima[:, 1]).all(axis=(1, 2)) for one in (expected, found))
+    np.testing.assert_array_equal(of_found, alone)  # a minimum that is found twice is one
+    clear = alone | (np.diff(expected.energies)[:, 0] > 1e-9 * size)
+    np.testing.assert_allclose(found.minima[clear], expected.minima[clear], rtol=1e-7, atol=1e-8)
+    for name in ("losses", "residuals"):
+        a, b = (getattr(one, name)[clear] for one in (found, expected))
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9, err_msg=name)
+    assert (found.flags != expected.flags)[clear].sum() <= 0.03 * len(clear)  # as many steps; rounding may add one
+    assert ((found.flags < 0) == (expected.flags < 0)).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_block_finds_what_a_search_of_its_own_finds(name, tmp_path, uncompiled):
+    """From every kind of start, beginning at minima that are a little off."""
+    fields, count, kinds = CASES[name]
+    problem = ap.Problem.paper(omega=0.3).with_fields(fields)
+    ways, several = in_python(ModelKey.of(problem).model(), tmp_path), 0
+    for kind, (scale, width) in enumerate(kinds):
+        nodes, known = drawn(problem, count, 5 + kind, scale, width or 0.0), None
+        if width is None:
+            nodes.centers[:] = nodes.teacher_fields * nodes.parameters[MATCHED]
+        for starts in Starts:
+            both = empty(nodes), empty(nodes)
+            for minimise, solution in zip(ways, both, strict=True):
+                if known is not None:
+                    solution.minima[:], solution.energies[:] = known.minima * 1.02, known.energies
+                minimise(nodes, int(starts), solution)
+            assert_same(*both)
+            known = both[1]
+            several += int((np.diff(known.energies)[:, 0] > 1e-9).sum())
+    assert several > 2 or name == "logistic"
+
+
+@pytest.mark.parametrize("name", ["untied", "three tokens, rank two"])
+def test_samples_in_blocks_find_what_searches_of_their_own_find(name, tmp_path, uncompiled):
+    """At finite d: every sample has its own target, Gram matrix and V."""
+    fields, count, _ = CASES[name]
+    problem, rng = ap.Problem.paper(omega=0.3).with_fields(fields), np.random.default_rng(7)
+    length, columns = problem.tokens.length, problem.columns
+    ways = in_python(ModelKey.of(problem, finite=True).model(), tmp_path, finite=True)
+    directions = rng.normal(size=(5, columns, columns))
+    V = np.geomspace(0.02, 9, 5)[:, None, None] * (0.05 * np.eye(columns) + directions @ directions.mT)
+    tokens = rng.normal(size=(count, length, 40)) / np.sqrt(40)
+    products = rng.dirichlet(np.ones(length), (count, length)) @ tokens @ tokens.mT
+    centers, k = (rng.normal(size=(count, length, width)) for width in (columns, problem.teacher_columns))
+    sites, factors = rng.integers(5, size=(count, length)), np.linalg.cholesky(V).astype(float)
+    nodes = SampleNodes(centers, k, products, tokens @ tokens.mT, sites, factors, model_numbers(problem))
+    both = empty(nodes), empty(nodes)
+    for starts in (Starts.COLD, Starts.WARM, Starts.FROM_ZERO):
+        for minimise, solution in zip(ways, both, strict=True):
+            minimise(nodes, int(starts), solution)
+        assert_same(*both)
+    assert np.unique(both[0].losses).size == count
+
+
+def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path, uncompiled):
+    """The teacher's field says how the loss bends, and for some nodes it has no bottom."""
+    minimise, _ = in_python(formula_loss("k*h**2/2 + 3*cos(h)", 1, 1, 1), tmp_path)
+    rng = np.random.default_rng(4)
+    for starts, count in ((Starts.FROM_ZERO, 640), (Starts.COLD, 100)):
+        k = np.where(rng.random(count) < 0.3, -2.0, 0.5).reshape(count, 1, 1)
+        center = rng.normal(size=(count, 1, 1)) * 2
+        nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0, 1.0, 1.0]), np.ones(1))
+        found = empty(nodes)
+        minimise(nodes, int(starts), found)
+        fallen = (found.flags == RUNAWAY) & (found.minima[:, 0, 0, 0] == center.ravel())
+        assert 5 < fallen.sum() <= (k < 0).sum()
+        at_center = (k * center**2 / 2 + 3 * np.cos(center)).ravel()
+        np.testing.assert_allclose(found.energies[fallen, 0], at_center[fallen], rtol=1e-12)
+        assert (found.flags[k.ravel() > 0] > 0).all()
+    # a curvature that is infinite where the energy is not leaves no step to make, and none that is refused
+    alone = nodes._replace(centers=center[:1], teacher_fields=k[:1], factor=np.full((1, 1, 1), 1e160))
+    found = empty(alone)
+    minimise(alone, int(Starts.COLD), found)
+    assert found.flags[0] < 0
+
+
+def test_elementary_functions_of_lanes():
+    """To a few units in the last place, wherever the minimiser may look; at the ends they stay what they are."""
+    known = {name: getattr(math, name) for name in ("exp", "log", "log1p", "tanh", "cosh", "sinh")} | {
+        "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+        "softplus": lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0),
+    }
+    source = completed("", "\n".join(f"def use_{name}(x):\n    return {name}(x)" for name in known), LANES)
+    plain = "inlined = in_order = lambda f: f\ndef chosen(condition, yes, no):\n    return yes if condition else no\n"
+    lines = [line for line in source.splitlines() if not line.startswith(("from .compiled", "from __future__"))]
+    space: dict = {}
+    exec(plain + "\n".join(lines), space)
+    rng = np.random.default_rng(3)
+    both = np.concatenate([rng.normal(0, 3, 400), rng.normal(0, 1e-3, 100), rng.uniform(-30, 30, 100)])
+    for name, function in known.items():
+        points = np.exp(both) if name == "log" else np.expm1(both[both < 30]) if name == "log1p" else both
+        for x in points:
+            absolute = 4e-16 if name in ("tanh", "sinh", "log1p") else 0.0
+            expected = pytest.approx(function(x), rel=2e-14 if name == "exp" else 1e-13, abs=absolute)
+            assert space[name](float(x)) == expected, (name, x)
+    assert space["exp"](-1e4) < 1e-300
+    assert space["log"](0.0) == -math.inf
+    assert math.isnan(space["log"](-1.0))

@@ -1,0 +1,175 @@
+"""Minima of the local problem: stationary in the printed loss, and the lowest that fine grids or SciPy find.
+
+Not public: see `local_problems`.
+"""
+
+import numpy as np
+import pytest
+from local_problems import Starts, drawn, minimised
+from models import model
+from scipy.optimize import minimize
+
+import attnphase as ap
+from attnphase.kernels.local.constants import MATCHED
+from attnphase.kernels.local.values import Nodes
+from attnphase.kernels.reference import reference_backend
+
+SIGMA = {"tokens.sigma": [0.62, 0.47], "teacher.omega": 0.31}
+COMPILED = {
+    "paper": model("paper", SIGMA),
+    "noisy labels": model("noisy", SIGMA),
+    "untied": model("untied", SIGMA),
+    "rank 2": model("rank 2", SIGMA),
+    "three tokens": model("three tokens"),
+    "linear": model("linear", SIGMA),
+    "square": model("square"),
+    "logistic": model("logistic"),
+    "waves": model("terms", {"loss.parameters.square": 0.3, "loss.parameters.apart": 0.7}),
+    "heads": model("heads", {"loss.parameters.located": 0.8}),
+    "pinball": model("kinks", {"loss.parameters.hinge": 0.4, "loss.parameters.modulus": 0.3}),
+}
+UNCOMPILED = {
+    "one row is value": ap.Problem().with_fields({"loss.kind": "values", "loss.width": 1}),
+    "causal, sigmoid": ap.Problem().with_fields({"student.causal": True, "student.score": "sigmoid"}),
+    "untied, rank 2": ap.Problem().with_fields({"student.rank": 2, "teacher.rank": 2, "student.tied": False}),
+}
+
+
+class Energy:
+    """Energies of nodes with the loss printed for NumPy."""
+
+    def __init__(self, problem: ap.Problem, nodes: Nodes) -> None:
+        self.printed, self.nodes = reference_backend(problem, "numpy"), nodes
+        self.inverse = np.linalg.inv(nodes.factor @ nodes.factor.mT)
+
+    def at(self, h, which=slice(None)):
+        """Energies (N,) and gradients (N, L, r) at fields, of some nodes."""
+        centers, k, _, *shared = self.nodes
+        pull = np.einsum("lij,nlj->nli", self.inverse, h - centers[which])
+        arguments = h, k[which], *shared
+        energies = self.printed.losses(*arguments) + ((h - centers[which]) * pull).sum(axis=(1, 2)) / 2
+        return energies, pull + self.printed.gradients(*arguments)
+
+
+def assert_stationary(problem, count, variance):
+    nodes, known = drawn(problem, count, 1, variance, 1 + variance / 20), None
+    energy = Energy(problem, nodes)
+    for starts in (Starts.COLD, Starts.FROM_ZERO, Starts.WARM, Starts.REFRESH):
+        found = minimised(problem, nodes, starts, known)
+        assert (found.flags >= 0).mean() > 0.99
+        good = found.flags >= 0
+        for which in (0, 1):
+            energies, slopes = energy.at(found.minima[:, which])
+            np.testing.assert_allclose(found.energies[:, which], energies, rtol=1e-10, atol=1e-10)
+            if not problem.loss.form.has_kink:
+                assert np.abs(slopes[good]).max() < 1e-8
+        assert (found.energies[:, 0] <= found.energies[:, 1]).all()
+        away = found.minima[:, 0] - nodes.centers
+        pull = np.einsum("lij,nlj->nli", energy.inverse, away)
+        np.testing.assert_allclose(found.residuals, pull, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(found.losses, found.energies[:, 0] - (pull * away).sum(axis=(1, 2)) / 2, atol=1e-10)
+        if starts is Starts.COLD:
+            known = found.minima
+            several = (found.energies[:, 1] > found.energies[:, 0]).mean()
+        nodes.centers[:] += 0.05  # the next ones begin at minima that are a little off
+    return several
+
+
+@pytest.mark.parametrize("variance", [1.0, 20.0])
+@pytest.mark.parametrize("name", COMPILED)
+def test_minima_are_stationary_in_the_printed_loss(name, variance):
+    """Both minima of a node, from every kind of start, with the loss and the residual that belong to the lowest."""
+    several = assert_stationary(COMPILED[name], 200, variance)
+    assert several > 0.01 or variance == 1 or name not in ("paper", "untied", "linear", "three tokens")
+
+
+@pytest.mark.parametrize("name", UNCOMPILED)
+def test_minima_of_other_models_are_stationary_in_the_printed_loss(name, uncompiled):
+    assert_stationary(UNCOMPILED[name], 12, 20.0)
+
+
+def lowest_on_grids(energy, number, reach):
+    """The lowest energy of a node on a fine grid, and then on finer ones about its lowest point."""
+    center = energy.nodes.centers[number]
+    middle, points = 0 * center.ravel(), 4001 if center.size == 1 else 161
+    for _ in range(9):
+        axes = np.meshgrid(*[reach * np.linspace(-1, 1, points)] * center.size, indexing="ij")
+        h = (middle + np.stack([axis.ravel() for axis in axes], axis=1)).reshape(-1, *center.shape)
+        energies, _ = energy.at(h, np.full(len(h), number))
+        middle = h[energies.argmin()].ravel()
+        reach, points = 4 * reach / (points - 1), 17
+    return energies.min()
+
+
+@pytest.mark.parametrize("variance", [3.0, 40.0])
+@pytest.mark.parametrize("name", ["paper", "linear", "square", "logistic", "waves", "pinball"])
+def test_minima_are_the_lowest_on_a_fine_grid(name, variance):
+    problem = COMPILED[name]
+    nodes = drawn(problem, 12, 4, variance, 1.0)
+    found, energy = minimised(problem, nodes, Starts.COLD), Energy(problem, nodes)
+    for number, lowest in enumerate(found.energies[:, 0]):
+        assert lowest == pytest.approx(lowest_on_grids(energy, number, 12.0), abs=1e-7)
+
+
+@pytest.mark.parametrize("name", ["untied", "rank 2", "heads", "three tokens"])
+def test_minima_are_the_lowest_that_scipy_finds_from_many_starts(name):
+    problem, rng = COMPILED[name], np.random.default_rng(8)
+    nodes = drawn(problem, 3, 4, 12.0, 1.0)
+    found, energy = minimised(problem, nodes, Starts.COLD), Energy(problem, nodes)
+
+    def at(x, number):
+        energies, slopes = energy.at(x.reshape(1, *nodes.centers.shape[1:]), [number])
+        return energies[0], slopes.ravel()
+
+    for number, lowest in enumerate(found.energies[:, 0]):
+        starts = rng.normal(scale=3.0, size=(16, nodes.centers[0].size))
+        best = min(minimize(at, x, (number,), jac=True).fun for x in starts)
+        assert lowest == pytest.approx(best, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["paper", "rank 2"])
+def test_no_minimum_that_a_single_descent_finds_is_missed(name):
+    """Nor is a descent stopped that only passes by a known minimum, which is near in u where V is huge.
+
+    The starts are omega, the teacher's fields in the student's units with both signs, zero, and omega reflected, as a
+    whole or one token alone.
+    """
+    problem = COMPILED[name]
+    for scale, width in ((1000.0, 5.0), (300.0, 0.6)):
+        nodes = drawn(problem, 1200, 7, scale, width)
+        omega, lifted = nodes.centers, nodes.teacher_fields * nodes.parameters[MATCHED : MATCHED + problem.columns]
+        reflected = [omega * np.array(sign)[:, None] for sign in ([-1.0, 1.0], [1.0, -1.0])]
+        starts = omega, lifted, -lifted, 0 * omega, -omega, *reflected
+        single = [minimised(problem, nodes, Starts.WARM, np.stack([x, x], axis=1)).energies[:, 0] for x in starts]
+        found = minimised(problem, nodes, Starts.COLD).energies
+        np.testing.assert_allclose(found[:, 0], np.min(single, axis=0), atol=1e-8)
+        apart = np.ptp(single, axis=0) > 1e-6
+        assert apart.sum() > 50
+        assert (found[apart, 1] > found[apart, 0]).all()
+
+
+def test_the_minimiser_jumps_where_basins_cross():
+    """On a line of centres about a positional state: one step of the line, another basin; a warm pass goes along."""
+    problem, line = model("paper", {"teacher.omega": 0.3}), np.linspace(-4, 4, 400)
+    nodes = drawn(problem, 400, 0, 1.0, 1.0)._replace(factor=np.sqrt(np.full((2, 1, 1), 14.7)))
+    nodes.centers[:] = np.stack([0.25 + line, -0.25 + 0.5 * line], axis=1)[..., None]
+    nodes.teacher_fields[:] = [[2.0], [-1.0]]
+    found = minimised(problem, nodes, Starts.COLD)
+    assert np.abs(np.diff(found.minima[:, 0], axis=0)).max(axis=(1, 2)).max() > 1
+    # a few steps along the line: some nodes pass a jump, where the minima only change places
+    nodes.centers[:] += [[0.1], [0.05]]
+    warm, cold = minimised(problem, nodes, Starts.WARM, found.minima), minimised(problem, nodes, Starts.COLD)
+    jumped = np.abs(warm.minima[:, 0] - found.minima[:, 0]).max(axis=(1, 2)) > 1
+    assert jumped.any()
+    np.testing.assert_allclose(warm.energies[jumped, 0], cold.energies[jumped, 0], rtol=1e-10)
+    np.testing.assert_allclose(warm.minima[jumped, 0], found.minima[jumped, 1], atol=0.2)
+
+
+@pytest.mark.parametrize("count", [1, 63, 65])
+def test_nodes_do_not_know_their_neighbours(count):
+    """Blocks that are not full: of fewer nodes each has the same minima, bit by bit."""
+    problem = COMPILED["paper"]
+    nodes = drawn(problem, 200, 8, 12.0, 0.5)
+    few = nodes._replace(centers=nodes.centers[:count].copy(), teacher_fields=nodes.teacher_fields[:count].copy())
+    for part, whole in zip(*(minimised(problem, one, Starts.COLD) for one in (few, nodes)), strict=True):
+        np.testing.assert_array_equal(part, whole[:count])
