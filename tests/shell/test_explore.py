@@ -25,10 +25,10 @@ def grid():
     return points(
         {"teacher.omega": OMEGAS},
         [0.5, 1.1, 1.7, 2.3],
-        training_loss=lambda branch, alpha, omega: 0.02 + alpha / 7 + omega**2 + (branch == "semantic") * (omega - alpha) / 5,
+        training_loss=lambda branch, alpha, omega: alpha / 7 + omega**2 + (branch == "semantic") * (omega - alpha) / 9,
         training_loss_stderr=lambda alpha, **_: 1e-3 * alpha,
         linear_test_error=lambda omega, **_: omega / 3,
-    )  # fmt: skip
+    )
 
 
 def part(pattern, text):

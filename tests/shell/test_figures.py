@@ -1,7 +1,6 @@
 """Figures show the dataset's numbers, at the places that were asked for; these numbers are formulas."""
 
 import io
-import re
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from by_formula import ALPHAS, points, stretched
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
 from matplotlib.contour import ContourSet
-from matplotlib.text import Annotation
 from models import model
 
 import attnphase as ap
@@ -94,17 +92,6 @@ def test_curves_have_the_numbers_at_what_is_selected(swept, options, across, at,
             np.testing.assert_allclose(y, [1e3 * of(branch=branch, **at | {over: value}) for value in across])
     np.testing.assert_allclose(curves(figure, 3)[BLUE][1], [0.2 * (at | {over: value})["alpha"] for value in across])
     assert figure.axes[0].get_xscale() == scale
-
-
-def test_values_that_a_message_offers_can_be_selected():
-    ds = grid({"tokens.sigma": [1 / 3, 0.5, 2 / 3], "regularizer.strength": [0.2000001, 0.2000002]})
-    with pytest.raises(ap.errors.DatasetError, match=r"it has 0\.333333, 0\.5, 0\.666667"):
-        fig2(ds, at={"tokens.sigma": 0.6})
-    with pytest.raises(ap.errors.DatasetError, match=r"it has 0\.2000001, 0\.2000002"):  # six digits stand for both
-        fig2(ds, at={"tokens.sigma": 0.333333, "regularizer.strength": 0.2})
-    figure = fig2(ds, at={"tokens.sigma": 0.333333, "regularizer.strength": 0.2000002})
-    expected = [1e3 * loss("semantic", alpha, 1 / 3, 0.2000002) for alpha in ALPHAS]
-    np.testing.assert_allclose(curves(figure, 0)[BLUE][1], expected, rtol=1e-12)
 
 
 def test_an_omega_that_the_dataset_has_not_is_refused():
@@ -216,46 +203,6 @@ def test_the_line_of_a_crossing_is_where_the_losses_cross_with_a_band_of_its_err
         assert len(inside) > 3
 
 
-def alpha_l_and_c(omegas, alphas, **changed):
-    """Of these losses, by hand: alpha_c = 1.2; alpha_l where 0.0137 - 0.0005 alpha + 0.0025 omega is 0.01365."""
-    ds = grid({"teacher.omega": omegas}, alphas, linear_test_error=0.01365)
-    for name, value in changed.items():
-        ds[name].loc[{"branch": "semantic", "omega": 0.2, "alpha": 0.5}] = value
-    return ds
-
-
-@pytest.mark.parametrize(
-    "changed", [{}, {"on_branch": MERGED}, {"on_branch": UNDECIDED}, {"status": UNCONVERGED}], ids=str
-)
-def test_curves_and_maps_have_the_same_thresholds_and_only_from_reliable_points(changed):
-    alphas, omegas = [0.5, 1.25, 2.0, 3.0], [0.2, 0.3]
-    theory, limit = alpha_l_and_c(omegas, alphas, **changed), limit_of(alphas, omegas)
-    at_first = np.nan if changed else 1.0
-    known = {r"$\alpha_c$": [1.2 * at_first, 1.2], r"$\alpha_l$": [1.1 * at_first, 1.6]}
-    lines = [line for line in gap_figure(theory, limit=limit).axes[0].get_lines() if line.get_color() == "white"]
-    for line, places in zip(lines, known.values(), strict=True):
-        np.testing.assert_allclose(np.asarray(line.get_xdata()), places)
-        np.testing.assert_allclose(np.asarray(line.get_ydata()), omegas)
-    for i, omega in enumerate(omegas):
-        texts = limits_figure(theory, limit=limit, at={"omega": omega}).axes[1].texts
-        found = {text.get_text(): text.xy[0] for text in texts if isinstance(text, Annotation)}
-        for symbol, places in known.items():
-            assert found.get(symbol, np.nan) == pytest.approx(places[i], nan_ok=True)
-
-
-def test_one_legend_of_the_map_names_everything_that_is_marked():
-    ds = grid({"tokens.sigma": [0.3, 0.45, 0.6]}, overlap_gap=0.47)
-    ds["status"].loc[{"branch": "semantic", "alpha": 2.0}] = UNCONVERGED
-    ds["on_branch"].loc[{"branch": "semantic", "alpha": 0.5}] = MERGED
-    ds["on_branch"].loc[{"branch": "semantic", "alpha": 1.25, "sigma": 0.45}] = UNDECIDED
-    assert legend(fig3(ds)) == [
-        "end of the semantic branch",
-        "not decided whether both are branches",
-        "a branch is not converged here",
-        "replica symmetry fails for a branch that is shown",
-    ]
-
-
 # --- values of a field side by side, and published and other runs -----------------------------------------------------
 
 
@@ -350,16 +297,3 @@ def test_the_map_of_the_ratio_is_of_the_best_branch_and_beside_what_could_be_kno
     np.testing.assert_allclose(mesh(figure, 0)[0][:, :2], np.log10(ratios), rtol=1e-9)
     assert np.ma.getmaskarray(np.ma.masked_invalid(mesh(figure, 0)[0]))[:, 2].all()  # over nothing
     np.testing.assert_allclose(mesh(figure, 1)[0], [[0.2, 0.6, 1.0]] * 2)
-
-
-@pytest.mark.parametrize(
-    ("omegas", "words"),
-    [
-        ([0.1, 0.3], "the limit has no omega = 0.4, which the theory has"),
-        ([0.3], "is of another problem: teacher.omega differs"),
-    ],
-)
-def test_a_limit_of_something_else_is_refused(omegas, words):
-    theory = grid({"teacher.omega": [0.1, 0.4]})
-    with pytest.raises(ap.errors.DatasetError, match=re.escape(words)):
-        gap_figure(theory, limit=limit_of(ALPHAS, omegas))

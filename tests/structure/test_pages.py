@@ -56,7 +56,7 @@ def test_pages_are_spelt_right_and_listed_words_are_used_and_in_order():
     assert set(listed) <= set().union(*map(words_of, PAGES.values()))
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "docs/problem_file.md" and name != "CHANGELOG.md"])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in {"docs/problem_file.md", "CHANGELOG.md"}])
 def test_no_block_of_a_page_is_left_out(name, execution):
     before = ""
     for block in execution.blocks_of(PAGES[name]):
