@@ -1,6 +1,6 @@
 """Sweeps over fields of the problem: every point is that of its own problem, at its place, told in the end.
 
-Not public: one test makes a dataset of two points at one place, which no function does.
+Not public: `untrusted`, which a page has, and a dataset of two points at one place, which no function makes.
 """
 
 import warnings
@@ -14,6 +14,7 @@ from made_up import made_up_point
 
 import attnphase as ap
 from attnphase.data.build import from_points
+from attnphase.data.trust import untrusted
 
 PROBLEM = ap.Problem().with_fields(FEW)
 MIXTURE = PROBLEM.with_fields(
@@ -115,6 +116,7 @@ def test_a_point_is_warned_of_by_its_kind_and_ends_a_command_with_its_code(tmp_p
     for one in ("status", "on_branch", "identities", "overlap_gap"):
         whole[one][...] = ds[one][0, :, :]
     whole[name][0, 0, 2] = value
+    assert bool(untrusted(whole).any()) == (kind in {"ViolatedWarning", "ReplicaSymmetryWarning"})
     ap.save_dataset(whole, path, force=True)
     with pytest.warns(ap.errors.AttnphaseWarning) as caught:
         ap.sweep(ap.Problem.paper().with_fields(FEW), [0.5, 1.25, 2.0], ["semantic"], output=path, resume=True, **asked)

@@ -98,7 +98,7 @@ def test_what_differs_from_a_page_is_said_with_its_line(execution):
     page += "```python\nprint(1 / 3)\n```\n\n```text\n0.34\n```\n"
     refused, shown = execution.differences("a.md", page)
     assert refused[0] == 3
-    assert shown == (12, "this prints\n0.3333333333333333\nbut the page says\n0.34\n")
+    assert shown == (8, "this prints\n0.3333333333333333\nbut the page says\n0.34\n")
 
 
 def test_every_equation_has_its_code_and_no_number_dangles():

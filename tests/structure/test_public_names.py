@@ -32,7 +32,7 @@ def test_the_program_calls_everything_public(home):
     assert set(import_module(f"attnphase{home}").__all__) - taken == set()
 
 
-@pytest.mark.parametrize("name", functions())
+@pytest.mark.parametrize("name", list(functions()))
 def test_the_program_passes_every_parameter_and_the_site_has_its_type(name):
     item = attrgetter(name.removeprefix("ap."))(ap)
     parameters = list(inspect.signature(item).parameters)
