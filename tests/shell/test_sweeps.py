@@ -109,17 +109,18 @@ def test_a_point_is_warned_of_by_its_kind_and_ends_a_command_with_its_code(tmp_p
     """A finished sweep is taken up as its file has it."""
     ds, path = points({"teacher.omega": [0.3]}), tmp_path / "out.nc"
     name, value, words = KINDS[kind]
-    asked = {"omega": [0.3], "settings": ap.SolverSettings(max_maps=3), "workers": 1, "progress": False}
+    asked = {"alpha": [0.5, 1.25, 2.0], "omega": 0.3, "branch": "semantic", "workers": 1, "output": path}
+    asked |= {"settings": ap.SolverSettings(max_maps=3), "progress": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = ap.sweep(ap.Problem.paper().with_fields(FEW), [0.5, 1.25, 2.0], ["semantic"], output=path, **asked)
+        whole = ap.sweep(PROBLEM, **asked)
     for one in ("status", "on_branch", "identities", "overlap_gap"):
         whole[one][...] = ds[one][0, :, :]
     whole[name][0, 0, 2] = value
     assert bool(untrusted(whole).any()) == (kind in {"ViolatedWarning", "ReplicaSymmetryWarning"})
     ap.save_dataset(whole, path, force=True)
     with pytest.warns(ap.errors.AttnphaseWarning) as caught:
-        ap.sweep(ap.Problem.paper().with_fields(FEW), [0.5, 1.25, 2.0], ["semantic"], output=path, resume=True, **asked)
+        ap.sweep(PROBLEM, resume=True, **asked)
     assert [one.category for one in caught] == [getattr(ap.errors, kind)]
     assert words in str(caught[0].message)
     assert caught[0].filename == __file__

@@ -124,6 +124,8 @@ def test_links_between_pages_lead_somewhere_and_every_page_stands_in_the_content
             if where.startswith("gallery_pages/"):  # made when the site is built
                 where = f"gallery/{Path(where).stem}.py"
             file = (page.parent / where).resolve() if where else page
+            if name.startswith("docs/reference/"):  # to pages that are made
+                continue
             assert file.exists(), f"{name}: {target}"
             heads = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8")) if anchor else []
             slugs = [re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads]
