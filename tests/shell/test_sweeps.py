@@ -124,3 +124,7 @@ def test_a_point_is_warned_of_by_its_kind_and_ends_a_command_with_its_code(tmp_p
     assert [one.category for one in caught] == [getattr(ap.errors, kind)]
     assert words in str(caught[0].message)
     assert caught[0].filename == __file__
+    asked = ["--alpha", "0.5,1.25,2", "--omega", 0.3, "--branch", "semantic", "--max-maps", 3, "--resume", "-o", path]
+    same = [word for field, value in FEW.items() for word in ("--set", f"{field}={value}")]
+    result = run("sweep", *same, *asked, code=int(kind in {"NotConvergedWarning", "ViolatedWarning"}))
+    assert words.partition(":")[0].removesuffix(".") in result.output
