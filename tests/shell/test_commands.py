@@ -48,11 +48,11 @@ COMMANDS = [
      "alpha_l"),
     (f"follow --field tokens.sigma --between 0.45 0.5 --alpha 1.6 --at 0.48 {SOLVER}",
      lambda: ap.follow(PROBLEM, 1.6, "tokens.sigma", (0.45, 0.5), at=0.48, settings=SETTINGS), "training_loss"),
-    (f"solutions --alpha 1.7 --starts 1 --seed 3 {SOLVER}",
-     lambda: ap.solutions(PROBLEM, 1.7, starts=1, seed=3, settings=SETTINGS), "training_loss"),
+    (f"solutions --alpha 1.7 --starts 0 --seed 3 {SOLVER}",
+     lambda: ap.solutions(PROBLEM, 1.7, starts=0, seed=3, settings=SETTINGS), "training_loss"),
     (f"tune --alpha 1.7 --field regularizer.strength --metric training_loss --between 0.01 0.02 {ITERATION}",
      lambda: ap.tune(PROBLEM, 1.7, "regularizer.strength", "training_loss", between=(0.01, 0.02), settings=SETTINGS),
-     "training_loss"),
+     "optimum"),
     ("sgd-flow --start semantic=0.2,noise=0.3 --learning-rate 0.7 --batch 2 --until 3 --records 4 --tolerance 1e-4",
      lambda: ap.sgd_flow(PROBLEM, "semantic=0.2,noise=0.3", 0.7, 3.0, batch=2, records=4, tolerance=1e-4),
      "population_risk"),
@@ -121,7 +121,7 @@ def test_all_branches_of_a_problem_file_are_printed_as_json():
     ],
 )  # fmt: skip
 def test_a_command_ends_with_its_code(folder, command, code, said):
-    where = [] if "--set" in command or code == 2 else SET
+    where = [] if "--set" in command or code == 2 else SET[2:] if "--omega" in command else SET
     result = call(command, *where, code=code)
     assert re.search(said, result.stderr, re.DOTALL)
     assert not result.stdout if code == 2 or "--quiet" in command else result.stdout
@@ -158,14 +158,14 @@ def test_derive_prints_equations(form, expected):
 
 
 def test_the_main_job_writes_data_and_figures_and_draws_them_again(folder):
-    command = "phase-diagram --output results --alphas 3 --omegas 2 --nodes 16 --workers 1 --no-stability"
+    command = "phase-diagram --output results --alphas 3 --omegas 2 --nodes 256 --workers 1 --no-stability"
     told = call(command).stdout
     assert written(folder / "results") == ["fig2.png", "fig3.png", "phase_diagram.nc"]
     ds = ap.load_dataset("results/phase_diagram.nc")
     assert ds["omega"].to_numpy().tolist() == [0.0, 0.3, 0.5]  # that of figure 2 is added
     np.testing.assert_allclose(ds["alpha"], [0.05, 1.025, 2.0])
     (crossing,) = set(re.findall(r"alpha_c at omega = 0\.3 +([\d.]+)", told))
-    assert float(crossing) == pytest.approx(ap.figures.loss_crossing(ds.sel(omega=0.3)).alpha, rel=1e-2)
+    assert float(crossing) == pytest.approx(ap.figures.loss_crossing(ds.sel(omega=0.3)).alpha, rel=0.05)
     before = (folder / "results" / "phase_diagram.nc").stat().st_mtime_ns
     assert call(command).stdout.splitlines()[0] == told.splitlines()[0]
     assert (folder / "results" / "phase_diagram.nc").stat().st_mtime_ns == before
@@ -221,17 +221,6 @@ def test_figures_are_drawn_from_files_into_files(folder, data, command, made, sa
     if "g-limit.nc" in made:  # another student has the same limit
         assert call("figure gap --data b.nc --limit g-limit.nc -o h.png --quiet").output == ""
         assert Path("h.png").read_bytes() == Path("g.png").read_bytes()
-
-
-def test_an_experiment_is_run_and_compared(folder):
-    pytest.importorskip("torch", reason="experiments need PyTorch")
-    result = call("experiment fig7 -o x --dimension 16,24 --seeds 3 --steps 20")
-    assert written(folder / "x") == ["fig7-runs.nc", "fig7-theory.nc", "fig7.png", "fig7.txt"]
-    assert (folder / "x" / "fig7.txt").read_text() in result.stdout.partition("\n")[2] + "\n"
-    whole = json.loads(run("compare", "x/fig7-theory.nc", "x/fig7-runs.nc", "--json").stdout)
-    found = ap.compare(ap.load_dataset("x/fig7-theory.nc"), ap.load_dataset("x/fig7-runs.nc"))
-    assert whole["worst"] == pytest.approx(found.worst)
-    assert "(x/fig7-runs.nc)" in run("compare", "x/fig7-runs.nc", "x/fig7-runs.nc", code=2).stderr
 
 
 def commands(group=main, before=""):

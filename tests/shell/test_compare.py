@@ -1,11 +1,14 @@
 """Experiments beside theory: differences and fits by hand, and figures that show them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
+
+from command import run
 
 import attnphase as ap
 
@@ -21,12 +24,17 @@ def comparison():
         {"integration.nodes": 64, "integration.rule": "sobol"}
     )
     theory = ap.sweep(problem, [1.5], branch=["semantic", "positional"], workers=1, progress=False)
-    return ap.compare(theory, runs), runs
+    return ap.compare(theory, runs), runs, theory
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_means_deviations_and_the_fit_in_the_dimension_are_those_by_hand(comparison):
-    found, runs = comparison
+def test_means_deviations_and_the_fit_in_the_dimension_are_those_by_hand(comparison, tmp_path):
+    found, runs, theory = comparison
+    for name, ds in (("theory.nc", theory), ("runs.nc", runs)):
+        ap.save_dataset(ds, tmp_path / name)
+    told = run("compare", tmp_path / "theory.nc", tmp_path / "runs.nc", "--json").stdout
+    assert json.loads(told)["worst"] == pytest.approx(found.worst)
+    assert "(" in run("compare", tmp_path / "runs.nc", tmp_path / "runs.nc", code=2).stderr  # the file's name
     for start in ("semantic", "positional"):
         (loss,) = (one for one in found.quantities if (one.name, one.start) == ("training_loss", start))
         values = runs["training_loss"].sel(start=start).squeeze("alpha").transpose("dimension", "seed").to_numpy()

@@ -75,32 +75,6 @@ def test_no_block_of_a_page_is_left_out(name, execution):
         execution.check_options(shlex.split(line.replace("\\\n", " ")))
 
 
-@pytest.mark.parametrize(
-    ("said", "found", "same"),
-    [
-        ("q  0.0942(6)  23\n", "q 0.0943(6)   23\n", True),  # the last digit
-        ("q  0.0942(6)  23\n", "q 0.0945(6)   23\n", False),
-        ("q  0.0942(6)  23\n", "q 0.0942(12)  23\n", False),
-        ("16 converged", "15 converged", False),  # what is counted is exact
-        ("residual  3.3e-09", "residual  1.8e-10", True),  # rounding
-        ("residual  3.3e-09", "residual  1.8e-03", False),
-        ("alpha_c = 1", "alpha_l = 1", False),
-        ("first\n...\nlast\n", "first\na 1\nb 2\nlast\n", True),
-        ("first\n", "first\nsecond\n", False),
-    ],
-)
-def test_numbers_of_pages_agree_within_a_part_of_their_errors(said, found, same, execution):
-    assert execution.agrees(said, found) is same
-
-
-def test_what_differs_from_a_page_is_said_with_its_line(execution):
-    page = "# A\n\n```console\n$ attnphase solve --alpha -2\nattnphase: error: alpha must be small.\n```\n\n"
-    page += "```python\nprint(1 / 3)\n```\n\n```text\n0.34\n```\n"
-    refused, shown = execution.differences("a.md", page)
-    assert refused[0] == 3
-    assert shown == (8, "this prints\n0.3333333333333333\nbut the page says\n0.34\n")
-
-
 def test_every_equation_has_its_code_and_no_number_dangles():
     from derivations.printing import sgd_flow, stability
 
@@ -141,14 +115,3 @@ def test_pages_have_what_the_code_has():
     assert block == run("init").stdout
     (eprint,) = re.findall(r"eprint = \{(.*?)\}", PAGES["README.md"])
     assert eprint in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-
-
-def test_a_build_of_the_site_is_shared_evenly():
-    sharing = tool("sharing")
-    pages = sorted({*sharing.LONG, *(f"page-{i}" for i in range(50))})
-    sizes = [18, 18, 18, len(pages) - 54]
-    order = iter(sharing.evenly(pages, sizes))
-    parts = [[next(order) for _ in range(size)] for size in sizes]
-    assert sorted(page for part in parts for page in part) == pages
-    took = [sum(sharing.LONG.get(page, 0) for page in part) for part in parts]
-    assert max(took) - min(took) < max(sharing.LONG.values()) / 2
