@@ -1,9 +1,7 @@
 """Sweeps over fields of the problem: every point is that of its own problem, at its place, told in the end.
 
-Not public: `untrusted`, which a page has, and a dataset of two points at one place, which no function makes.
+Not public: `untrusted`, which a page has, points that nobody solved, and two of them at one place.
 """
-
-import warnings
 
 import numpy as np
 import pytest
@@ -105,26 +103,19 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_point_is_warned_of_by_its_kind_and_ends_a_command_with_its_code(tmp_path, kind):
-    """A finished sweep is taken up as its file has it."""
-    ds, path = points({"teacher.omega": [0.3]}), tmp_path / "out.nc"
+def test_a_point_is_warned_of_by_its_kind_and_ends_a_command_with_its_code(tmp_path, monkeypatch, kind):
+    ds = points({}, [0.5, 1.25, 2.0], ["semantic"]).isel(branch=0)
     name, value, words = KINDS[kind]
-    asked = {"alpha": [0.5, 1.25, 2.0], "omega": 0.3, "branch": "semantic", "workers": 1, "output": path}
-    asked |= {"settings": ap.SolverSettings(max_maps=3), "progress": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        whole = ap.sweep(PROBLEM, **asked)
-    for one in ("status", "on_branch", "identities", "overlap_gap"):
-        whole[one][...] = ds[one][0, :, :]
-    whole[name][0, 0, 2] = value
-    assert bool(untrusted(whole).any()) == (kind in {"ViolatedWarning", "ReplicaSymmetryWarning"})
-    ap.save_dataset(whole, path, force=True)
+    ds[name][2] = value
+    assert untrusted(ds).to_numpy().tolist() == [False, False, kind in {"ViolatedWarning", "ReplicaSymmetryWarning"}]
+    monkeypatch.setattr("attnphase.sweeps.line.Line.solve", lambda line, on_point=None: ds)
+    asked = {"alpha": [0.5, 1.25, 2.0], "omega": 0.3, "branch": "semantic", "workers": 1, "progress": False}
     with pytest.warns(ap.errors.AttnphaseWarning) as caught:
-        ap.sweep(PROBLEM, resume=True, **asked)
+        ap.sweep(PROBLEM, **asked)
     assert [one.category for one in caught] == [getattr(ap.errors, kind)]
     assert words in str(caught[0].message)
     assert caught[0].filename == __file__
-    asked = ["--alpha", "0.5,1.25,2", "--omega", 0.3, "--branch", "semantic", "--max-maps", 3, "--resume", "-o", path]
     same = [word for field, value in FEW.items() for word in ("--set", f"{field}={value}")]
-    result = run("sweep", *same, *asked, code=int(kind in {"NotConvergedWarning", "ViolatedWarning"}))
+    grid = ["--alpha", "0.5,1.25,2", "--omega", 0.3, "--branch", "semantic", "--workers", 1, "-o", tmp_path / "out.nc"]
+    result = run("sweep", *same, *grid, code=int(kind in {"NotConvergedWarning", "ViolatedWarning"}))
     assert words.partition(":")[0].removesuffix(".") in result.output

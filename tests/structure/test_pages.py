@@ -1,4 +1,7 @@
-"""Pages are spelt right, lead somewhere, show what is run, and cite equations that are there."""
+"""Pages are spelt right, lead somewhere, show what is run, and cite equations that are there.
+
+Not public: two pages of equations, which are made when the site is built.
+"""
 
 import importlib.util
 import re

@@ -43,5 +43,5 @@ def is_public(name):
 def test_a_file_uses_what_is_public_or_says_why_not(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     private = sorted({name for name in imported(tree) if not is_public(name)})
-    said = re.search(r"(?m)^Not public: \w", ast.get_docstring(tree) or "")
+    said = re.search(r"(?m)^Not public: \S", ast.get_docstring(tree) or "")
     assert bool(private) == bool(said), private
