@@ -170,8 +170,9 @@ def test_an_interrupted_sweep_goes_on_with_the_same_rounds(solved, tmp_path):
     for solved.left in (5, count - 3):
         with pytest.raises(KeyboardInterrupt):
             sweep(few, output=output, resume=True)
-    solved.left = count
+    solved.left = float("inf")
     ds = sweep(few, output=output, resume=True)
+    assert len(solved.lines) == count
     assert len({line.key for line in solved.lines}) == count
     assert list(tmp_path.iterdir()) == [output]
     xr.testing.assert_equal(ds, expected)
