@@ -95,7 +95,11 @@ def test_blocks_together_are_the_sweep_and_a_plan_of_another_needs_force(tmp_pat
 
 KINDS = {
     "NotConvergedWarning": ("status", 1, "not converged: branch = semantic, omega = 0.3, alpha = 2 (iteration_limit"),
-    "ViolatedWarning": ("identities", 1, "exact identities are violated: branch = semantic, omega = 0.3, alpha = 2 ("),
+    "ViolatedWarning": (
+        "identities",
+        1,
+        "exact identities are violated: branch = semantic, omega = 0.3, alpha = 2 (violation_ridge = 0.90(10))",
+    ),
     "ReplicaSymmetryWarning": ("overlap_gap", 0.53, "replica symmetry fails at 1 point."),
     "MergedWarning": ("on_branch", 1, "no semantic branch at 1 point."),
     "UndecidedWarning": ("on_branch", 2, "semantic branch not decided at 1 point."),
@@ -106,6 +110,7 @@ KINDS = {
 def test_a_point_is_warned_of_by_its_kind_and_ends_a_command_with_its_code(tmp_path, monkeypatch, kind):
     ds = points({}, [0.5, 1.25, 2.0], ["semantic"]).isel(branch=0)
     name, value, words = KINDS[kind]
+    ds["violation_ridge"][...], ds["violation_ridge_stderr"][...] = 0.9, 0.1
     ds[name][2] = value
     assert untrusted(ds).to_numpy().tolist() == [False, False, kind in {"ViolatedWarning", "ReplicaSymmetryWarning"}]
     monkeypatch.setattr("attnphase.sweeps.line.Line.solve", lambda line, on_point=None: ds)
