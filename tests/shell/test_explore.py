@@ -1,0 +1,146 @@
+"""The interactive page holds the file's numbers, and a browser shows them."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from by_formula import points
+from command import run
+
+import attnphase as ap
+
+ROOT = Path(__file__).parents[2]
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OMEGAS = [0.1, 0.35, 0.47]
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return points(
+        {"teacher.omega": OMEGAS},
+        [0.5, 1.1, 1.7, 2.3],
+        training_loss=lambda branch, alpha, omega: alpha / 7 + omega**2 + (branch == "semantic") * (omega - alpha) / 9,
+        training_loss_stderr=lambda alpha, **_: 1e-3 * alpha,
+        linear_test_error=lambda omega, **_: omega / 3,
+    )
+
+
+def part(pattern, text):
+    found = re.search(pattern, text, re.DOTALL)
+    assert found is not None, pattern
+    return found[1]
+
+
+def held(page):
+    """What a page holds by itself, read without the code that wrote it: every quantity, its values and its errors."""
+    what = json.loads(part(r'id="what">(.*?)</script>', page))
+    planes = gzip.decompress(base64.b64decode(part(r'id="numbers">(.*?)</script>', page)))
+    numbers = np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<f4").ravel()
+    length = {axis["name"]: len(axis["values"]) for axis in what["table"]["axes"]}
+    found, at = {}, 0
+    for one in what["table"]["quantities"]:
+        parts = [one["axes"]]
+        for _ in range(1 + one["errors"]):
+            parts.append(numbers[at : at + one["size"]].reshape([length[name] for name in one["axes"]]))
+            at += one["size"]
+        found[one["name"]] = parts
+    return found, what
+
+
+def test_a_page_holds_the_numbers_of_the_file_with_their_errors_and_doubts(grid):
+    ds = grid.copy(deep=True)
+    doubts = [
+        ("on_branch", 1),
+        ("on_branch", 2),
+        ("overlap_gap", 0.21),
+        ("status", 1),
+        ("identities", 1),
+        ("status", 3),
+    ]
+    for place, (name, value) in enumerate(doubts):
+        ds[name][{"branch": place // 4, "omega": 1, "alpha": place % 4}] = value
+    found, _ = held(ap.explore(ds).html)
+    axes, values, errors = found["training_loss"]
+    np.testing.assert_allclose(values, ds["training_loss"].transpose(*axes), rtol=2e-6)
+    np.testing.assert_allclose(errors, ds["training_loss_stderr"].transpose(*axes), rtol=2e-3)
+    axes, values, *_ = found["|theta|"]
+    np.testing.assert_allclose(values, np.abs(ds["theta"].isel(token=0, row=0, teacher=0).transpose(*axes)), rtol=2e-6)
+    axes, values, *_ = found["linear_test_error"]  # what does not vary is held once
+    assert axes == ["omega"]
+    np.testing.assert_allclose(values, np.array(OMEGAS) / 3, rtol=2e-6)
+    axes, values, *_ = found["doubt"]
+    shown = np.moveaxis(values, [axes.index(name) for name in ("branch", "omega", "alpha")], [0, 1, 2])[:, 1].ravel()
+    np.testing.assert_array_equal(shown, [1, 2, 3, 4, 5, np.nan, 0, 0])
+
+
+def test_runs_are_means_over_seeds_with_their_errors_and_stand_where_they_were_made(grid):
+    runs = ap.load_dataset(ROOT / "data" / "experiments" / "untied-runs.nc")
+    axes, values, errors = held(ap.explore(runs).html)[0]["test_error"]
+    own = runs["test_error"].transpose(*axes, "seed")
+    np.testing.assert_allclose(values, own.mean("seed"), rtol=2e-6)
+    np.testing.assert_allclose(errors, own.std("seed", ddof=1) / runs.sizes["seed"] ** 0.5, rtol=2e-3)
+    beside = ap.load_dataset(ROOT / "data" / "experiments" / "fig7-runs.nc")
+    assert held(ap.explore(grid, runs=beside).html)[1]["runs_at"] == {"alpha": 1.5, "omega": 0.3}
+
+
+def test_a_page_asks_no_network_for_anything_and_words_of_a_dataset_stay_words(grid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    title = "</script><script>alert(1)</script>{{script}}"
+    ap.save_dataset(grid.assign_attrs(title=title), "a.nc")
+    assert run("explore", "a.nc", "-o", "x.html").stdout == "x.html\n"
+    assert "--force" in run("explore", "a.nc", "-o", "x.html", code=2).stderr
+    page = Path("x.html").read_text()
+    assert "default-src 'none'" in page
+    assert not re.search(r'(?:src|href)="(?!data:)', page)
+    assert not re.search(r"\b(?:fetch|XMLHttpRequest|import)\(", part(r"<script>(.*?)</script>", page))
+    assert "<script>alert" not in page
+    assert held(page)[1]["title"] == title
+
+
+ACTING = """<script>
+const said = [];
+for (const kind of ["error", "unhandledrejection", "securitypolicyviolation"])
+  addEventListener(kind, (event) => said.push(String(event.reason ?? event.message ?? event.blockedURI)));
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const state = () => ({ chosen: document.getElementById("said").textContent,
+  curves: document.getElementById("curves").data.map((trace) => [...(trace.y ?? [])]) });
+async function act() {
+  for (let i = 0; i < 200 && document.body.dataset.ready !== "yes"; i++) await wait(50);
+  const map = document.getElementById("map"), { xaxis, yaxis } = map._fullLayout, heat = map.data[0];
+  const layer = map.querySelector(".nsewdrag"), frame = layer.getBoundingClientRect();
+  const result = { said, before: state() };
+  for (const kind of ["mousemove", "mousedown", "mouseup", "click"]) {
+    layer.dispatchEvent(new MouseEvent(kind, { bubbles: true,
+      clientX: frame.left + xaxis.d2p(heat.x[3]), clientY: frame.top + yaxis.d2p(heat.y[0]) }));
+    await wait(200);
+  }
+  result.clicked = state();
+  const element = Object.assign(document.createElement("pre"), { id: "result", textContent: JSON.stringify(result) });
+  document.body.append(element);
+}
+act();
+</script></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: apt-get install chromium")
+def test_a_browser_shows_the_files_numbers_at_the_point_that_is_clicked(grid, tmp_path):
+    (tmp_path / "page.html").write_text(ap.explore(grid).html.replace("</body>", ACTING))
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,1000", "--virtual-time-budget=30000"]
+    page = (tmp_path / "page.html").as_uri()
+    shown = subprocess.run([str(BROWSER), *options, "--dump-dom", page], capture_output=True, text=True, check=True)
+    result = json.loads(part(r'<pre id="result">(.*?)</pre>', shown.stdout).replace("&gt;", ">").replace("&amp;", "&"))
+    assert result["said"] == []
+    there = grid.sel(alpha=2.3, omega=0.1)["training_loss"]
+    chosen = result["clicked"]["chosen"]
+    assert {"α = 2.3", "ω = 0.1"} <= set(re.split(r", |: ", chosen))
+    number = float(part(r"training_loss = ([\d.]+)", chosen))
+    assert min(abs(number - there.to_numpy())) < 2e-3
+    assert result["clicked"]["curves"] != result["before"]["curves"]

@@ -1,0 +1,299 @@
+"""Figures show the dataset's numbers, at the places that were asked for; these numbers are formulas."""
+
+import io
+
+import numpy as np
+import pytest
+from by_formula import ALPHAS, points, stretched
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_rgb
+from matplotlib.contour import ContourSet
+from models import model
+
+import attnphase as ap
+from attnphase.figures import fig2, fig3, fig9, gap_figure, limits_figure
+
+BLUE, ORANGE = "#0072B2", "#D55E00"  # semantic and positional
+CONVERGED, UNCONVERGED = 0, 1
+ON, MERGED, UNDECIDED = 0, 1, 2
+MIXTURE = ap.Problem().with_fields(
+    {"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]}
+)
+
+
+def loss(branch, alpha, sigma=0.5, strength=0.0, omega=0.0, **_):
+    """Tell all places apart; lower for the semantic branch where alpha times sigma exceeds 0.6."""
+    common = 0.02 + 0.001 * alpha + 0.01 * sigma + 0.02 * strength + 0.005 * omega
+    return common - (0.004 * (alpha * sigma - 0.6) if branch == "semantic" else 0.0)
+
+
+def theta(branch, alpha, **_):
+    return 0.2 * alpha if branch == "semantic" else 0.0
+
+
+def m(branch, **_):
+    return 0.0 if branch == "semantic" else 0.3
+
+
+def grid(fields, *args, **numbers):
+    known = {"training_loss": loss, "test_error": lambda **at: 0.5 * loss(**at), "linear_test_error": 0.01}
+    return points(fields, *args, **known | {"theta": theta, "m": m} | numbers)
+
+
+def curves(figure, panel, style="-"):
+    """Places of a panel's lines by their colours."""
+    lines = [line for line in figure.axes[panel].get_lines() if line.get_linestyle() == style]
+    return {line.get_color(): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in lines}
+
+
+def marked(figure, panel, **of):
+    """Places of all points of a panel that are marked like this."""
+    lines = [
+        line for line in figure.axes[panel].get_lines() if all(getattr(line, f"get_{k}")() == v for k, v in of.items())
+    ]
+    return [x for line in lines for x in np.asarray(line.get_xdata()).tolist()]
+
+
+def mesh(figure, panel):
+    """Values of a panel's map, a row for each value of the field upwards, and its corners."""
+    (found,) = (item for item in figure.axes[panel].collections if type(item) is QuadMesh)
+    return np.asarray(found.get_array()), np.asarray(found.get_coordinates())
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+STRENGTHS = {"teacher.omega": [0.3], "regularizer.strength": [0.1, 0.001, 0.01]}
+TWO = {"teacher.omega": [0.1, 0.3], "tokens.sigma": [0.3, 0.45, 0.6], "teacher.score": ["softmax", "linear"]}
+
+
+@pytest.mark.parametrize(
+    ("swept", "options", "across", "at", "scale"),
+    [
+        pytest.param((TWO,), {"at": {"tokens.sigma": 0.45, "teacher_score": "linear", "omega": 0.1}}, ALPHAS,
+                     {"omega": 0.1, "sigma": 0.45}, "linear", id="selected by field, dimension and word"),
+        pytest.param(({"teacher.omega": [0.1, 0.3]},), {}, ALPHAS, {"omega": 0.3}, "linear", id="the paper's omega"),
+        pytest.param(({"teacher.omega": [0.1, 0.3]},), {"omega": 0.1}, ALPHAS, {"omega": 0.1}, "linear", id="omega"),
+        pytest.param((STRENGTHS, [1.25]), {}, [0.001, 0.01, 0.1], {"alpha": 1.25, "omega": 0.3}, "log", id="one alpha"),
+        pytest.param(({"tokens.sigma": [0.3, 0.45]},), {"at": {"alpha": 2.0}}, [0.3, 0.45], {"alpha": 2.0}, "linear",
+                     id="a selected alpha"),
+        pytest.param(({}, [0.5, 1.0, 2.0, 4.0]), {}, [0.5, 1.0, 2.0, 4.0], {}, "log", id="alpha in the logarithm"),
+    ],
+)  # fmt: skip
+def test_curves_have_the_numbers_at_what_is_selected(swept, options, across, at, scale):
+    figure = fig2(grid(*swept), **options)
+    over = next((n for n, v in (("strength", STRENGTHS), ("sigma", None)) if swept[0] is v), "sigma")
+    over = over if "alpha" in at else "alpha"
+    for branch, colour in (("semantic", BLUE), ("positional", ORANGE)):
+        for panel, of in enumerate((loss, lambda **place: loss(**place) / 2)):
+            x, y = curves(figure, panel)[colour]
+            np.testing.assert_allclose(x, across)
+            np.testing.assert_allclose(y, [1e3 * of(branch=branch, **at | {over: value}) for value in across])
+    np.testing.assert_allclose(curves(figure, 3)[BLUE][1], [0.2 * (at | {over: value})["alpha"] for value in across])
+    assert figure.axes[0].get_xscale() == scale
+
+
+def test_an_omega_that_the_dataset_has_not_is_refused():
+    ds = grid({"tokens.sigma": [0.45, 0.6]})  # of the paper's problem, at its omega
+    y = curves(fig2(ds, omega=0.3, at={"sigma": 0.45}), 0)[ORANGE][1]
+    np.testing.assert_allclose(y[0], 1e3 * loss("positional", 0.5, 0.45))
+    with pytest.raises(ap.errors.DatasetError, match=r"has omega = 0\.3 alone, not 0\.5"):
+        fig2(ds, omega=0.5, at={"sigma": 0.45})
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [({}, True), ({"integration.seed": 3}, True), ({"tokens.sigma": 0.6}, False), ({"teacher.omega": 0.2}, False)],
+    ids=["the paper's problem", "integrated otherwise", "other tokens", "another teacher"],
+)
+def test_published_runs_stand_beside_their_own_problem_alone(fields, shown):
+    ds, theirs = (
+        grid({}, problem=ap.Problem().with_fields(fields)),
+        ap.reference.read_reference("fig2_gradient_descent"),
+    )
+    for asked, there in ((None, shown), (not shown, not shown)):
+        figure = fig2(ds, experiments=asked)
+        bars = [container[0] for container in figure.axes[1].containers]
+        assert bool(bars) == any("gradient descent" in text for text in legend(figure)) == there
+        if bars:
+            rows = theirs[theirs["start"] == "positional"]
+            np.testing.assert_array_equal(bars[1].get_xdata(), rows["alpha"])
+            np.testing.assert_allclose(bars[1].get_ydata(), 1e3 * rows["test_error"])
+
+
+def test_overlaps_are_norms_over_columns_teachers_and_clusters_with_the_norm_of_their_errors():
+    entries, errors = np.array([[0.3, 0.4], [0.0, 1.2]]), np.array([[0.03, 0.0], [0.04, 0.12]])
+    ds = grid({}, problem=ap.Problem().with_fields({"student.rank": 2, "teacher.rank": 2}))
+    ds["theta"].to_numpy()[..., 0, :, :], ds["theta_stderr"].to_numpy()[..., 0, :, :] = entries, errors
+    figure = fig2(ds)
+    np.testing.assert_allclose(curves(figure, 3)[BLUE][1], 1.3)
+    band = np.asarray(figure.axes[3].collections[0].get_paths()[0].vertices)
+    np.testing.assert_allclose([band[:, 1].min(), band[:, 1].max()], [1.3 - 0.13, 1.3 + 0.13])
+    # two clusters of the first token as one vector, in curves and in maps
+    ds = grid({"student.temperature": [0.5, 2.0]}, problem=MIXTURE)
+    ds["m"].to_numpy()[..., 0, :, 0] = 0.3, 0.4
+    np.testing.assert_allclose(curves(fig2(ds, at={"student.temperature": 2}), 2)[ORANGE][1], 0.5)
+    np.testing.assert_allclose(mesh(fig3(ds), 3)[0], 0.5)
+
+
+def test_what_a_point_is_shows_in_its_curve():
+    """Hollow if it did not converge, dotted up to the branch if merged, with dots where replica symmetry fails."""
+    ds = grid({}, [0.5, 1.0, 1.5, 2.0])
+    for name, branch, alpha, value in (
+        ("status", "positional", 1.5, UNCONVERGED), ("on_branch", "semantic", 0.5, MERGED),
+        ("on_branch", "semantic", 1.5, UNDECIDED), ("overlap_gap", "semantic", 2.0, 0.21),
+        ("identities", "positional", 2.0, 1),
+    ):  # fmt: skip
+        ds[name].loc[{"branch": branch, "alpha": alpha}] = value
+    figure = fig2(ds)
+    assert curves(figure, 0)[ORANGE][0].tolist() == [0.5, 1.0, 2.0]
+    assert np.isfinite(curves(figure, 0)[BLUE][1]).tolist() == [False, True, True, True]
+    assert np.isfinite(curves(figure, 0, ":")[BLUE][1]).tolist() == [True, True, False, False]
+    assert marked(figure, 0, marker="D", markerfacecolor="white") == [1.5]
+    assert marked(figure, 0, marker="o", markerfacecolor="black") == [2.0]
+    said = ["replica symmetry fails", "exact identities violated", "merged with the uninformed point"]
+    assert legend(figure)[-5:] == [*said, "branch not decided", "theory not converged"]
+
+
+# --- maps ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_map_is_over_alpha_and_the_field_with_the_overlap_of_the_branch_of_lower_loss():
+    """In increasing order, whatever the dataset's; the other fields have one value, or are selected."""
+    fields = {"teacher.omega": [0.3], "tokens.sigma": [0.65, 0.35, 0.45], "student.temperature": [1.0, 2.0]}
+    figure = fig3(grid(fields, [2.0, 0.5, 1.25]), at={"student.temperature": 2.0})
+    products = np.outer([0.35, 0.45, 0.65], ALPHAS)
+    np.testing.assert_allclose(mesh(figure, 0)[0], -4 * (products - 0.6), atol=1e-12)
+    np.testing.assert_allclose(mesh(figure, 2)[0], np.where(products > 0.6, 0.2 * np.array(ALPHAS), 0), atol=1e-12)
+    np.testing.assert_allclose(mesh(figure, 3)[0], np.where(products > 0.6, 0, 0.3), atol=1e-12)
+    lower = [
+        [min(loss(b, a, s, omega=0.3) for b in ("semantic", "positional")) for a in ALPHAS] for s in (0.35, 0.45, 0.65)
+    ]
+    np.testing.assert_allclose(mesh(figure, 1)[0], 500 * np.array(lower) - 10)
+    assert (figure.axes[2].get_xlabel(), figure.axes[2].get_ylabel()) == (r"$\alpha$", r"$\sigma$")
+    assert r"$T_{\mathrm{student}}$ = 2" in figure.get_suptitle()
+    figure.savefig(io.BytesIO(), format="png", dpi=20)
+
+
+def test_cells_of_a_logarithmic_axis_reach_half_way_to_their_neighbours_and_no_linear_predictor_is_left_out():
+    square = model("square", {"tokens.sigma": 0.5})
+    figure = fig3(grid({"regularizer.strength": [0.001, 0.01, 0.1]}, problem=square, linear_test_error=np.nan))
+    corners = mesh(figure, 0)[1]
+    assert (figure.axes[0].get_xscale(), figure.axes[0].get_yscale()) == ("linear", "log")
+    np.testing.assert_allclose(corners[:, 0, 1], 10 ** np.array([-3.5, -2.5, -1.5, -0.5]))
+    np.testing.assert_allclose(corners[0, :, 0], [0.125, 0.875, 1.625, 2.375])
+    lower = [
+        [min(loss(b, a, strength=s) for b in ("semantic", "positional")) for a in ALPHAS] for s in (0.001, 0.01, 0.1)
+    ]
+    np.testing.assert_allclose(mesh(figure, 1)[0], 500 * np.array(lower))
+    assert "linear" not in figure.axes[1].get_title()
+
+
+def test_the_line_of_a_crossing_is_where_the_losses_cross_with_a_band_of_its_error():
+    """alpha sigma = 0.6; an error of 0.0004 in both losses is 0.0004 sqrt(2) / 0.004 in alpha sigma."""
+    ds = grid({"tokens.sigma": [0.3, 0.45, 0.6, 0.75]}, np.linspace(0.5, 2, 16).tolist(), training_loss_stderr=0.0004)
+    found = [item for item in fig3(ds).axes[0].collections if isinstance(item, ContourSet)]
+    assert sorted(item.filled for item in found) == [False, True]
+    for item in found:
+        places = np.concatenate([path.vertices for path in item.get_paths()])
+        inside = places[(places[:, 0] > 0.51) & (places[:, 0] < 1.99) & (places[:, 1] > 0.31) & (places[:, 1] < 0.74)]
+        product = np.abs(inside.prod(axis=1) - 0.6)
+        np.testing.assert_allclose(product, 0.0004 * 2**0.5 / 0.004 if item.filled else 0, rtol=0.1, atol=0.003)
+        assert len(inside) > 3
+
+
+# --- values of a field side by side, and published and other runs -----------------------------------------------------
+
+
+def test_every_value_has_its_lightness_and_every_branch_its_dashes():
+    ds = grid({"tokens.sigma": [0.3, 0.6], "teacher.score": ["softmax", "linear"]})
+    (ax,) = fig9(ds, at={"teacher.score": "linear"}, quantity="training_loss").axes
+    colours = [handle.get_color() for handle in ax.get_legend().get_lines()]
+    assert np.diff([np.dot(to_rgb(colour), [0.3, 0.59, 0.11]) for colour in colours]) > 0.3
+    assert ax.get_ylabel().startswith(r"$10^{3}\,$")
+    for sigma, colour in zip([0.3, 0.6], colours, strict=True):
+        for branch, dashes in (("semantic", "-"), ("positional", "--")):
+            (line,) = (
+                x for x in ax.get_lines() if x.get_linestyle() == dashes and np.array_equal(x.get_color(), colour)
+            )
+            np.testing.assert_allclose(np.asarray(line.get_ydata()), [1e3 * loss(branch, a, sigma) for a in ALPHAS])
+
+
+def test_whatever_has_an_error_can_be_drawn_if_the_dataset_has_it():
+    ds = grid({"tokens.sigma": [0.3, 0.6]}, problem=ap.Problem(metrics={"share": "h0_0"}), metric_share=0.37)
+    np.testing.assert_allclose(np.asarray(fig9(ds, quantity="metric_share").axes[0].get_lines()[0].get_ydata()), 0.37)
+    without = ds.drop_vars(["overlap_gap", "overlap_gap_stderr"])
+    with pytest.raises(
+        ap.errors.DatasetError, match=r'has no quantity "overlap_gap" for curves; it has .*metric_share'
+    ):
+        fig9(without, quantity="overlap_gap")
+
+
+def test_published_runs_stand_beside_the_values_that_have_some_with_a_spread():
+    figure = fig9(grid({"tokens.sigma": [0.3, 0.5, 0.7]}), quantity="theta")
+    theirs = ap.reference.read_reference("gradient_descent_other")
+    theirs = theirs[(theirs["sigma"] == 0.7) & (theirs["start"] == "semantic")]
+    heights = [np.asarray(bars[0].get_ydata()) for bars in figure.axes[0].containers]
+    assert len(heights) == 4  # two starts at 0.5 and at 0.7
+    assert any(np.array_equal(one, theirs["theta"]) for one in heights)
+    ds = grid({"teacher.omega": [0.2, 0.3]})
+    assert fig9(ds, quantity="test_error").axes[0].containers
+    assert not fig9(ds, quantity="linear_test_error").axes[0].containers  # published without a spread
+
+
+# --- beside what is possible ------------------------------------------------------------------------------------------
+
+
+def known(alpha):
+    """Share of the teacher that is known in the made-up limit."""
+    return min(max(2 * alpha - 0.6, 0.0), 1.0)
+
+
+def limit_of(alphas, omegas=(0.3,)):
+    """A Bayes-optimal limit whose error falls to zero: 2 (1 - omega) (1 - known) thousandths."""
+    few = ap.SolverSettings(max_nodes=256)
+    base = ap.bayes_optimal(ap.Problem.paper(), [0.42], fields={"teacher.omega": [0.3]}, settings=few, progress=False)
+    ds = stretched(base, {"omega": omegas, "alpha": alphas})
+    for i, omega in enumerate(omegas):
+        for j, alpha in enumerate(alphas):
+            place = {"omega": i, "alpha": j}
+            ds["test_error"][place], ds["test_error_stderr"][place] = 0.002 * (1 - omega) * (1 - known(alpha)), 1e-5
+            ds["overlap"][place] = known(alpha)
+    return ds if len(omegas) > 1 else ds.isel(omega=0)
+
+
+def test_curves_stand_beside_the_limit_and_over_it_with_both_errors():
+    theory, limit = grid({}, [0.2, 0.5, 0.7], test_error_stderr=2e-4), limit_of([0.2, 0.35, 0.5, 0.6, 0.7, 0.9])
+    theory["on_branch"].loc[{"branch": "semantic", "alpha": 0.2}] = MERGED
+    limit["test_error_stderr"][...] = 1e-4
+    figure = limits_figure(theory, limit=limit.isel(alpha=slice(5)))
+    x, y = curves(figure, 0)["black"]
+    np.testing.assert_allclose(x, [0.2, 0.35, 0.5, 0.6, 0.7])
+    np.testing.assert_allclose(y, [1.4, 1.26, 0.84, 0.56, 0.28], rtol=1e-12)
+    x, y = curves(figure, 1)[BLUE]  # between the theory's alphas the branch is interpolated
+    assert np.isfinite(y).tolist() == [False, False, True, True, True]
+    between = (loss("semantic", 0.5) + loss("semantic", 0.7)) / 2
+    np.testing.assert_allclose(y[2:4], [0.5e3 * loss("semantic", 0.5) / 0.84, 0.5e3 * between / 0.56])
+    ratio = 0.5 * loss("semantic", 0.5) / 0.84e-3
+    band = np.asarray(figure.axes[1].collections[0].get_paths()[0].vertices)
+    reach = ratio * np.hypot(2e-4 / (0.84e-3 * ratio), 1e-4 / 0.84e-3)
+    np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], 0.5), 1]), 2 * reach)
+    zero = limits_figure(theory, limit=limit.isel(alpha=[5]))
+    assert "the Bayes-optimal error\nis zero at all alphas" in [text.get_text() for text in zero.axes[1].texts]
+
+
+def test_the_map_of_the_ratio_is_of_the_best_branch_and_beside_what_could_be_known():
+    alphas, omegas = [0.4, 0.6, 0.9], [0.1, 0.4]
+    theory = grid({"teacher.omega": omegas}, alphas)
+    theory["status"].loc[{"branch": "positional", "omega": 0.1, "alpha": 0.4}] = UNCONVERGED  # which would be the best
+    figure = gap_figure(theory, limit=limit_of(alphas, [0.4, 0.2, 0.1]))
+    best = [[min(loss(b, a, omega=o) for b in ("semantic", "positional")) / 2 for a in alphas[:2]] for o in omegas]
+    best[0][0] = loss("semantic", 0.4, omega=0.1) / 2
+    ratios = [
+        [best[i][j] / (0.002 * (1 - o) * (1 - known(a))) for j, a in enumerate(alphas[:2])]
+        for i, o in enumerate(omegas)
+    ]
+    np.testing.assert_allclose(mesh(figure, 0)[0][:, :2], np.log10(ratios), rtol=1e-9)
+    assert np.ma.getmaskarray(np.ma.masked_invalid(mesh(figure, 0)[0]))[:, 2].all()  # over nothing
+    np.testing.assert_allclose(mesh(figure, 1)[0], [[0.2, 0.6, 1.0]] * 2)
