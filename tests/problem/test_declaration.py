@@ -1,0 +1,449 @@
+"""A problem as its user writes it: the paper's defaults, what follows from other fields, TOML, and the hash."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tomllib
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attnphase as ap
+from attnphase.errors import ProblemError
+
+PAPER = """
+tokens = {kind = "gaussian", length = 2, sigma = 0.5}
+positions = {kind = "opposite"}
+teacher = {score = "softmax", rank = 1, omega = 0.3, mixing = [[0.6, 0.4], [0.4, 0.6]]}
+student = {score = "softmax", rank = 1, tied = true}
+regularizer = {kind = "ridge", strength = 0.01}
+integration = {rule = "auto", standard_error = 1e-3, seed = 0}
+"""
+TWO: list[Any] = [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]
+UNLIKE: list[Any] = [
+    [{"sigma": 0.3}, {"sigma": 0.6, "mean": [0.7, -0.2]}, {}],
+    [{"mean": [0.4, 0.1]}, {"sigma": 0.8}],
+]
+SAME = {"kind": "same", "probability": 0.8}
+POINTS = [
+    {"weight": 0.4, "variances": [0.2, 0.3], "positions": [1.1, -0.7], "teacher": [0.8]},
+    {"weight": 0.6, "variances": [0.4, 0.1], "positions": [0.3, 0.9], "teacher": [-1.2]},
+]
+ATOMS = [{"weight": 0.3, "variances": [0.2, 0.7]}, {"weight": 0.7, "variances": [0.5, 0.0]}]
+ONE: dict[str, Any] = {"tokens.length": 1}
+
+
+def problem(fields: dict[str, Any] | None = None) -> ap.Problem:
+    return ap.Problem().with_fields(fields or {})
+
+
+def mixture(clusters: list[Any] = TWO, **tokens: Any) -> ap.Problem:
+    return ap.Problem(tokens={"kind": "mixture", "clusters": clusters, **tokens})
+
+
+def loss(text: Any, **fields: Any) -> ap.Problem:
+    return problem({**ONE, "loss.kind": "expression", "loss.expression": text, **fields})
+
+
+def test_the_defaults_are_the_papers_and_their_hash_stays():
+    """Stored datasets name their problem by this hash."""
+    assert ap.Problem.from_toml(PAPER) == ap.Problem.from_toml("") == ap.Problem() == ap.Problem.paper()
+    assert ap.Problem.from_toml(PAPER).hash == ap.Problem().hash == "62805d6474c85932"
+    other = ap.Problem.paper(0.17, sigma=0.7, strength=0.1, mixing=((0.3, 0.7), (0.8, 0.2)))
+    given = {"teacher.omega": 0.17, "teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]}
+    assert other == problem({**given, "tokens.sigma": 0.7, "regularizer.strength": 0.1})
+    assert ap.Problem().to_dict() == tomllib.loads(ap.Problem().to_toml())
+    assert not {"loss", "metrics"} & {*ap.Problem().to_dict()}
+    assert not {"noise", "prior", "temperature"} & {*ap.Problem().to_dict()["teacher"]}
+
+
+FOLLOWS: dict[str, tuple[ap.Problem, dict[str, Any]]] = {
+    "the paper": (
+        problem(),
+        {
+            "mixing_matrix": [[0.6, 0.4], [0.4, 0.6]],
+            "positions_gram": [[1, -1], [-1, 1]],
+            "token_variances": [0.25, 0.25],
+            "sites": [(0, 0), (1, 0)],
+            "columns": 1,
+        },
+    ),
+    "four tokens": (
+        problem({"tokens.length": 4, "tokens.sigma": [0.4, 0.7, 1.1, 2]}),
+        {
+            "mixing_matrix": np.full((4, 4), 0.25),
+            "positions_gram": (4 * np.eye(4) - 1) / 3,
+            "token_variances": [0.16, 0.49, 1.21, 4],
+        },
+    ),
+    "one token": (problem(ONE), {"mixing_matrix": [[1]], "positions_gram": [[0]]}),
+    "encodings by their products": (
+        problem({"positions.gram": [[1.3, 0.2], [0.2, 0.9]]}),
+        {"positions_gram": [[1.3, 0.2], [0.2, 0.9]]},
+    ),
+    "untied, with values": (
+        ap.Problem(student={"rank": 2, "tied": False}, teacher={"rank": 3}, loss={"kind": "values", "width": 2}),
+        {"columns": 6, "teacher_columns": 5},
+    ),
+    "a spectrum": (problem({"tokens.spectrum": ATOMS}), {"token_variances": [0.41, 0.21]}),
+    "encodings and a teacher on atoms": (
+        problem({"tokens.spectrum": POINTS}),
+        {
+            "positions_gram": [[0.538, -0.146], [-0.146, 0.682]],
+            "joint_gram": [[0.538, -0.146, 0.136], [-0.146, 0.682, -0.872], [0.136, -0.872, 1.12]],
+        },
+    ),
+    "clusters of their own for each token": (
+        mixture(UNLIKE, law={"kind": "independent", "weights": [[0.2, 0.3, 0.5], [0.6, 0.4]]}),
+        {
+            "sites": [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)],
+            "site_variances": [0.09, 0.36, 0.25, 0.25, 0.64],
+            "token_variances": [0.251, 0.406],
+            "site_means": [[0, 0], [0.7, -0.2], [0, 0], [0.4, 0.1], [0, 0]],
+        },
+    ),
+    "clusters on atoms": (
+        mixture([{}, {}], spectrum=[{"weight": 1, "variances": [0.1, 0.2, 0.3, 0.4], "means": [1, -1, 1, -1]}]),
+        {"site_variances": [0.1, 0.2, 0.3, 0.4], "site_means": np.zeros((4, 0))},
+    ),
+    "products of all directions": (
+        ap.Problem(
+            tokens={
+                "kind": "mixture",
+                "clusters": TWO,
+                "mean_positions": [[0.2], [-0.2]],
+                "mean_teacher": [[0.1], [0.3]],
+            },
+            positions={"teacher": [[0.4, -0.3], [-0.4, 0.3]]},
+            teacher={"rank": 2},
+        ),
+        {
+            "joint_gram": [
+                [1.0, 0.2, -0.2, 0.1, 0.3],
+                [0.2, 1.0, -1.0, 0.4, -0.3],
+                [-0.2, -1.0, 1.0, -0.4, 0.3],
+                [0.1, 0.4, -0.4, 1.0, 0.0],
+                [0.3, -0.3, 0.3, 0.0, 1.0],
+            ]
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWS)
+def test_numbers_that_follow_from_the_fields(name: str):
+    made, expected = FOLLOWS[name]
+    for attribute, value in expected.items():
+        np.testing.assert_allclose(getattr(made, attribute), value, rtol=1e-14, atol=1e-15, err_msg=attribute)
+
+
+# --- changes of fields ------------------------------------------------------------------------------------------------
+
+MIXED = mixture(mean_teacher=[[0.2]], law=SAME)
+CHANGES: dict[str, tuple[ap.Problem, dict[str, Any], ap.Problem]] = {
+    "two fields at once": (
+        problem(),
+        {"teacher.omega": 0.2, "student.rank": 2},
+        ap.Problem(teacher={"omega": 0.2}, student={"rank": 2}),
+    ),
+    "nothing": (MIXED, {}, MIXED),
+    "None restores the default": (ap.Problem.paper(omega=0.1), {"teacher.omega": None}, problem()),
+    "defaults follow a new length": (problem({"tokens.length": 3}), {"tokens.length": 2}, problem()),
+    "an entry of a table": (
+        problem(),
+        {"teacher.mixing[0][1]": 0.45},
+        problem({"teacher.mixing": [[0.6, 0.45], [0.4, 0.6]]}),
+    ),
+    "a product of two encodings, on both sides": (
+        problem({"tokens.length": 3}),
+        {"positions.gram[0][2]": -0.3},
+        problem({"tokens.length": 3, "positions.gram": [[1, -0.5, -0.3], [-0.5, 1, -0.5], [-0.3, -0.5, 1]]}),
+    ),
+    "a number of one cluster of one token": (
+        mixture(UNLIKE),
+        {"tokens.clusters[0][1].mean[1]": 0.3},
+        mixture([[UNLIKE[0][0], {"sigma": 0.6, "mean": [0.7, 0.3]}, {}], UNLIKE[1]]),
+    ),
+    "a number of a ready-made law": (
+        MIXED,
+        {"tokens.law.probability": 0.3},
+        mixture(mean_teacher=[[0.2]], law={"kind": "same", "probability": 0.3}),
+    ),
+    "a number of a ready-made spectrum": (
+        problem({"tokens.spectrum": {"kind": "power-law", "exponent": 0.5, "atoms": 7}}),
+        {"tokens.spectrum.exponent": 1.5},
+        problem({"tokens.spectrum": {"kind": "power-law", "exponent": 1.5, "atoms": 7}}),
+    ),
+    "a sigma displaces a spectrum": (problem({"tokens.spectrum": POINTS}), {"tokens.sigma": 0.5}, problem()),
+    "a spectrum displaces what clusters have": (
+        MIXED,
+        {"tokens.spectrum": {"kind": "isotropic", "variance": 0.3}},
+        mixture(
+            [{"mean": [1.5]}, {"mean": [-1.5]}],
+            spectrum={"kind": "isotropic", "variance": 0.3},
+            mean_teacher=[[0.2]],
+            law=SAME,
+        ),
+    ),
+    "products displace another kind of encodings": (
+        problem({"positions.kind": "none"}),
+        {"positions.gram": [[1, 0], [0, 1]]},
+        ap.Problem(positions={"kind": "gram", "gram": [[1, 0], [0, 1]]}),
+    ),
+    "a kind of tokens displaces its own keys": (MIXED, {"tokens.kind": "gaussian"}, problem()),
+    "a kind of law displaces its own keys": (
+        MIXED,
+        {"tokens.law.kind": "markov", "tokens.law.transition": [[0.1, 0.9], [0.6, 0.4]]},
+        mixture(mean_teacher=[[0.2]], law={"kind": "markov", "transition": [[0.1, 0.9], [0.6, 0.4]]}),
+    ),
+    "a kind of regulariser displaces its own keys": (
+        ap.Problem(regularizer={"kind": "elastic-net", "ridge": 0.3, "strength": 0.2}),
+        {"regularizer.kind": "lasso"},
+        ap.Problem(regularizer={"kind": "lasso", "strength": 0.2}),
+    ),
+    "a kind of loss displaces its own keys": (
+        ap.Problem(loss={"kind": "values", "width": 3}),
+        {"loss.kind": "attention"},
+        problem(),
+    ),
+    "a rule displaces its nodes": (
+        problem({"integration.rule": "sobol", "integration.nodes": 64}),
+        {"integration.rule": "published"},
+        problem({"integration.rule": "published"}),
+    ),
+    "a metric is removed": (ap.Problem(metrics={"x": "h0_0"}), {"metrics.x": None}, problem()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_fields_make_the_problem_that_is_written_so(name: str):
+    before, fields, after = CHANGES[name]
+    assert before.with_fields(fields) == after
+    assert before.with_fields(fields).hash == after.hash
+
+
+def test_given_tables_do_not_follow_a_new_length():
+    given = ap.Problem.from_toml("teacher.mixing = [[0.6, 0.4], [0.4, 0.6]]")
+    assert given == ap.Problem()
+    with pytest.raises(ProblemError, match=r"teacher\.mixing has 2 rows"):
+        given.with_fields({"tokens.length": 3})
+
+
+PROBABILITIES: dict[str, tuple[ap.Problem, str, float, list[float]]] = {
+    "weights": (
+        mixture(TWO + [{}], law={"weights": [0.2, 0.5, 0.3]}),
+        "tokens.law.weights[1]",
+        0.75,
+        [0.1, 0.75, 0.15],
+    ),
+    "equal weights": (mixture(TWO + [{}]), "tokens.law.weights[0]", 0.5, [0.5, 0.25, 0.25]),
+    "locations": (
+        mixture(length=4, law={"kind": "single-location"}),
+        "tokens.law.weights[3]",
+        0.4,
+        [0.2, 0.2, 0.2, 0.4],
+    ),
+    "a row of transitions": (
+        mixture(law={"kind": "markov", "weights": [0.3, 0.7], "transition": [[0.9, 0.1], [0.4, 0.6]]}),
+        "tokens.law.transition[1][0]",
+        0.55,
+        [0.55, 0.45],
+    ),
+    "a list for each token": (
+        mixture(law={"weights": [[0.3, 0.7], [0.2, 0.8]]}),
+        "tokens.law.weights[1][0]",
+        0.35,
+        [0.35, 0.65],
+    ),
+    "atoms of a teacher": (
+        problem(
+            {
+                "teacher.prior": "atoms",
+                "teacher.prior_values": [-1.0, 0.2, 1.5],
+                "teacher.prior_probabilities": [0.2, 0.5, 0.3],
+            }
+        ),
+        "teacher.prior_probabilities[2]",
+        0.65,
+        [0.1, 0.25, 0.65],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_other_probabilities_keep_their_ratios(name: str):
+    before, field, value, expected = PROBABILITIES[name]
+    found: Any = before.with_fields({field: value}).to_dict()
+    for key in field.replace("]", "").replace("[", ".").split(".")[:-1]:
+        found = found[int(key)] if key.isdigit() else found[key]
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+# --- hash -------------------------------------------------------------------------------------------------------------
+
+
+def squared(h: Any, k: Any, scale: float = 2.0) -> Any:
+    return scale * (h[0, 0] - k[0, 0]) ** 2
+
+
+ALIKE: dict[str, tuple[ap.Problem, ap.Problem]] = {
+    "the sign of zero": (problem({"teacher.omega": -0.0}), problem({"teacher.omega": 0.0})),
+    "the order of terms": (loss("log(2 + h**2) + k*h"), loss("h*k + log(h*h + 2)")),
+    "a loss as a function": (loss(lambda h, k: (h[0, 0] - k[0, 0]) ** 2), loss("(k - h)**2")),
+    "a number of a loss as a default": (loss(squared), loss("scale*(h - k)**2", **{"loss.parameters": {"scale": 2.0}})),
+    "a number of a metric as a default": (
+        ap.Problem(metrics={"x": lambda h, scale=2.5: scale * h[0, 0] ** 2}),
+        ap.Problem(metrics={"x": "2.5*h0_0**2"}),
+    ),
+    "sums along an axis": (
+        ap.Problem(loss={"kind": "expression", "expression": "sum(sum((h - k)**2, axis=1), axis=-1)"}),
+        ap.Problem(loss={"kind": "expression", "expression": "(h0_0 - k0_0)**2 + (h1_0 - k1_0)**2"}),
+    ),
+    "the order of metrics": (ap.Problem(metrics={"b": "1", "a": "k1_0"}), ap.Problem(metrics={"a": "k1_0", "b": "1"})),
+    "equal weights left out": (mixture(law={"weights": [0.5, 0.5]}), mixture()),
+    "equal weights of all tokens left out": (mixture(law={"weights": [[0.5, 0.5]] * 2}), mixture()),
+    "equal locations left out": (
+        mixture(length=3, law={"kind": "single-location", "probability": 0.7, "weights": [1 / 3] * 3}),
+        mixture(length=3, law={"kind": "single-location", "probability": 0.7}),
+    ),
+    "a Gaussian teacher": (problem({"teacher.prior": "gaussian"}), problem()),
+    "no noise": (problem({"teacher.noise": 0.0}), problem()),
+}
+UNLIKE_HASHES: dict[str, tuple[ap.Problem, ap.Problem]] = {
+    "the last digit": (ap.Problem.paper(omega=0.30000000000000004), problem()),
+    "a metric": (ap.Problem(metrics={"x": "h0_0"}), problem()),
+    "a term with a factor of minus one": (loss("tanh(h - k)**2"), loss("tanh(h)**2 + 0*k")),
+    "unequal weights": (mixture(law={"weights": [0.4, 0.6]}), mixture()),
+    "unequal weights of a law": (
+        mixture(law={**SAME, "weights": [0.4, 0.6]}),
+        mixture(law={**SAME, "weights": [0.5, 0.5]}),
+    ),
+    "noise": (problem({"teacher.noise": 0.1}), problem()),
+    "a prior": (problem({"teacher.prior": "rademacher"}), problem()),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_problems_that_are_one_model_have_one_hash(name: str):
+    one, other = ALIKE[name]
+    assert one.hash == other.hash
+
+
+@pytest.mark.parametrize("name", UNLIKE_HASHES)
+def test_problems_that_differ_have_two_hashes(name: str):
+    one, other = UNLIKE_HASHES[name]
+    assert one != other
+    assert one.hash != other.hash
+
+
+# --- TOML, mappings, files --------------------------------------------------------------------------------------------
+
+ALL = [
+    *(one for one, _ in FOLLOWS.values()),
+    *(row[2] for row in CHANGES.values()),
+    *(one for one, _ in ALIKE.values()),
+]
+
+
+def read_only(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType({key: read_only(one) for key, one in value.items()})
+    return tuple(map(read_only, value)) if isinstance(value, list) else value
+
+
+def test_every_problem_comes_back_from_toml_mappings_and_copies(tmp_path: Any):
+    for one in ALL:
+        again = ap.Problem.from_toml(one.to_toml())
+        assert again == one == ap.Problem(**read_only(one.to_dict())) == ap.Problem.from_dict(one.to_dict())
+        assert (again.hash, again.to_toml()) == (one.hash, one.to_toml())
+        assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == one
+    path = tmp_path / "problem.toml"
+    path.write_bytes(b"\xef\xbb\xbf[teacher]\nomega = 0.2 # with a byte-order mark\n")
+    assert ap.load_problem(path) == ap.load_problem(str(path)) == ap.Problem.paper(omega=0.2)
+
+
+def test_numpys_numbers_are_numbers():
+    tables: Any = {"tokens": {"length": np.int64(3), "sigma": np.array([0.4, 1, 2])}, "teacher": {"mixing": np.eye(3)}}
+    found = ap.Problem.from_dict(tables | {"regularizer": {"strength": 1}})
+    assert found.hash == ap.Problem.from_toml(found.to_toml()).hash
+    assert "length = 3\n" in found.to_toml()
+    assert "strength = 1.0" in found.to_toml()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+KEYS = [f"{section}.{key}" for one in ALL for section, table in one.to_dict().items() for key in table]
+
+
+@given(st.sampled_from(sorted({*KEYS} - {"metrics.a", "metrics.b"})), VALUES)
+def test_any_value_is_taken_or_refused_by_name(name: str, value: Any):
+    section, _, key = name.partition(".")
+    try:
+        made = ap.Problem.from_dict({section: {key: value}})
+    except ProblemError as error:
+        assert error.field.startswith(section) or error.field == "integration.rule"
+        assert str(error).count("\n") == 0
+    else:
+        assert ap.Problem.from_toml(made.to_toml()) == made
+
+
+# --- functions and formulas -------------------------------------------------------------------------------------------
+
+H, K = np.array([[0.7, -0.4], [0.2, 1.1]]), np.array([[0.1, 1.3], [-0.8, 0.5]])
+
+
+def halved(logits: list[Any]) -> list[Any]:
+    return [z / 2 for z in logits]
+
+
+def test_scores_are_formulas_functions_and_names_of_modules(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_halved.py").write_text("def score(logits):\n    return [z / 2 for z in logits]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = [problem({"student.score": one}) for one in ("z/2", halved, "own_halved:score")]
+    assert made[0].hash == made[1].hash
+    assert made[2].imports == {"student.score": "own_halved:score"}
+
+
+@pytest.mark.usefixtures("uncompiled", "own_scores")
+@pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
+def test_a_registered_step_is_that_of_a_formula():
+    ap.register_score("gated", lambda logits: [z * sympy.Heaviside(z - 0.3) for z in logits])
+    found = [
+        ap.solve(
+            problem({"teacher.score": one, "integration.rule": "sobol", "integration.nodes": 4}),
+            1.7,
+            "semantic",
+            settings=ap.SolverSettings(max_iterations=2, max_nodes=64, stability=False, identity=False),
+        ).q.to_numpy()
+        for one in ("gated", "z*(1 + sign(z - 0.3))/2", "z")
+    ]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-10)
+    assert np.abs(found[0] - found[2]).max() > 1e-3
+
+
+def test_a_read_out_that_begins_at_zero_is_refused_and_one_beside_it_is_not():
+    """Training could not tell how to leave the zero of the factor of all fields."""
+    factors = {
+        "a": {"a": 0.0},
+        "(a - 2)": {"a": 2.0},
+        "(a*b)": {"a": 0.0, "b": 0.0},
+        "(a + b - 2)": {"a": 0.0, "b": 2.0},
+    }
+    for factor, numbers in factors.items():
+        for text in ("(A*h - k)**2/2", "(A*tanh(h) - k)**2/2", "softplus(-sign(k)*A*h)"):
+            kept = {"loss.trained": {name: f"0.1*{name}**2" for name in numbers}}
+            with pytest.raises(ProblemError, match=r"^loss\.parameters\.a = .* without h, and training") as refused:
+                loss(text.replace("A", factor), **kept, **{"loss.parameters": numbers})
+            assert refused.value.field == "loss.parameters.a"
+            beside = {name: value + 0.3 for name, value in numbers.items()}
+            assert loss(text.replace("A", factor), **kept, **{"loss.parameters": beside}).columns == 1
+    assert loss("(h - k - b)**2/2", **{"loss.parameters": {"b": 0.0}, "loss.trained": {"b": "b**2"}}).columns == 1
