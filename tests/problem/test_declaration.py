@@ -237,12 +237,12 @@ def test_given_tables_do_not_follow_a_new_length():
 
 PROBABILITIES: dict[str, tuple[ap.Problem, str, float, list[float]]] = {
     "weights": (
-        mixture(TWO + [{}], law={"weights": [0.2, 0.5, 0.3]}),
+        mixture([*TWO, {}], law={"weights": [0.2, 0.5, 0.3]}),
         "tokens.law.weights[1]",
         0.75,
         [0.1, 0.75, 0.15],
     ),
-    "equal weights": (mixture(TWO + [{}]), "tokens.law.weights[0]", 0.5, [0.5, 0.25, 0.25]),
+    "equal weights": (mixture([*TWO, {}]), "tokens.law.weights[0]", 0.5, [0.5, 0.25, 0.25]),
     "locations": (
         mixture(length=4, law={"kind": "single-location"}),
         "tokens.law.weights[3]",
@@ -422,7 +422,7 @@ def test_a_registered_step_is_that_of_a_formula():
             problem({"teacher.score": one, "integration.rule": "sobol", "integration.nodes": 4}),
             1.7,
             "semantic",
-            settings=ap.SolverSettings(max_iterations=2, max_nodes=64, stability=False, identity=False),
+            settings=ap.SolverSettings(method="damped", max_maps=2, max_nodes=64, stability=False, identity=False),
         ).q.to_numpy()
         for one in ("gated", "z*(1 + sign(z - 0.3))/2", "z")
     ]
