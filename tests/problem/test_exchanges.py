@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from models import model
 
 import attnphase as ap
 from attnphase.checks.alignment import Frame
@@ -100,13 +101,20 @@ def test_what_tells_tokens_and_clusters_apart(name: str):
         assert all(order[4] == 4 for order in found)
 
 
-def test_a_teacher_with_a_mean_is_not_reflected():
-    shifted = ap.Problem().with_fields(MIXTURE).with_fields({"tokens.mean_teacher": [[0.4]]})
-    signs = [
-        {float(B.item()) for _, _, B, _ in System.of(one).symmetries}
-        for one in (ap.Problem().with_fields(MIXTURE), shifted)
-    ]
-    assert signs == [{1.0, -1.0}, {1.0}]
+ATOMS = {"teacher.prior": "atoms", "teacher.prior_values": [-0.5, 2.0], "teacher.prior_probabilities": [0.8, 0.2]}
+REFLECTED: dict[str, tuple[ap.Problem, bool]] = {
+    "means of clusters": (model("paper", MIXTURE), True),
+    "a mean along the teacher": (model("paper", MIXTURE | {"tokens.mean_teacher": [[0.4]]}), False),
+    "signs": (model("square", {"teacher.prior": "rademacher"}), True),
+    "sparse entries": (model("square", {"teacher.prior": "gauss-bernoulli", "teacher.prior_density": 0.23}), True),
+    "skewed entries": (model("square", ATOMS), False),
+}
+
+
+@pytest.mark.parametrize("name", REFLECTED)
+def test_a_teacher_with_a_mean_or_a_skewed_law_is_not_reflected(name: str):
+    problem, reflected = REFLECTED[name]
+    assert {float(B.item()) for _, _, B, _ in System.of(problem).symmetries} == ({1.0, -1.0} if reflected else {1.0})
 
 
 # --- configurations of clusters ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from models import model
 
 import attnphase as ap
 
+pytestmark = pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 SETTINGS = ap.SolverSettings(threads=1, stability=False, identity=False)
 GAMMA, DELTA, RIDGE, ALPHA = 0.49, 0.31, 0.13, 1.6
 ONE = {"tokens.sigma": 0.7, "regularizer.strength": RIDGE, "teacher.noise": DELTA}

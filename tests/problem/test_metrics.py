@@ -27,6 +27,7 @@ from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
 
 Array = NDArray[np.float64]
+pytestmark = pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 SETTINGS = ap.SolverSettings(threads=1, stability=False, identity=False)
 SIGMA = 0.83
 OWN = {"wrong": "(1 - sign(h*k))/2", "square": "(h - k)**2", "loss": "softplus(-sign(k)*h)"}
@@ -367,7 +368,6 @@ def test_datasets_have_a_variable_for_each_metric(tmp_path: Any):
         assert abs(point[name].item() - one[name].item()) < 4 * error < 0.05 * one[name].item()
 
 
-@pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 def test_metrics_are_compared_that_have_one_formula():
     """Others do not keep theory and runs apart, and what else the problems have does."""
     theory = solved(logistic({"kept": "(1 - sign(h*k))/2", "changed": "h**2", "own": "k"}))
