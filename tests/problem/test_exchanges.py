@@ -1,7 +1,7 @@
 """Tokens, clusters, units and classes that may be exchanged: those alone that nothing in the problem tells apart.
 
-Not public: symmetries of `System`, `site_permutations`, `merged`, `Sector`, `Frame` and a map.  One that is missed shows
-in the time of a solve alone, and a false one of trained weights in samples that are not solved by chance.
+Not public: symmetries of `System`, `site_permutations`, `merged`, `Sector`, `Frame` and a map.  One that is missed
+shows in the time of a solve alone, and a false one of trained weights in samples that are not solved by chance.
 """
 
 from __future__ import annotations
