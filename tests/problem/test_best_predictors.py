@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import attnphase as ap
-from attnphase.errors import ProblemError
 from attnphase.state_evolution import predictors
 
 Array = NDArray[np.float64]
@@ -133,12 +132,6 @@ def test_a_label_that_jumps_in_one_field(kind: Any, at: float):
 def test_a_label_without_variance_is_known():
     found = ap.best_predictor(GAUSSIAN, "b", "linear")
     assert 0 <= found.error < 1e-12 > found.standard_error  # to rounding, whatever the order of a sum
-
-
-def test_positional_predictors_have_a_formula_for_one_covariance_alone():
-    for problem in (GAUSSIAN.with_fields({"tokens.sigma": [0.5, 0.5, 0.6]}), SPIKED):
-        with pytest.raises(ProblemError, match=r'^kind = "positional" needs Gaussian tokens that have one covariance'):
-            ap.best_predictor(problem, "k[0, 0]", "positional")
 
 
 # --- least squares in all coordinates of finite d, for each of which the measure has an atom --------------------------
@@ -261,12 +254,6 @@ def test_stated_errors_of_best_predictors(monkeypatch: pytest.MonkeyPatch):
     deviations = np.array([one.error - (1 - np.exp(-40)) / 2 for one in found])
     assert abs(deviations.mean()) < 4 * deviations.std(ddof=1) / 8 < 0.04
     assert_calibrated(deviations, [one.standard_error for one in found], 16)
-
-
-def test_more_nodes_have_a_smaller_error():
-    few, many = (ap.best_predictor(SPIKED, SPIKED_LABEL, "linear", nodes=nodes) for nodes in (2**14, 2**18))
-    assert many.standard_error < few.standard_error / 4
-    assert_right(many, spiked_errors()["linear"], most=1e-4)
 
 
 def test_the_error_of_r_squared_is_that_of_a_ratio():
