@@ -1,6 +1,6 @@
 """A problem as its user writes it: the paper's defaults, what follows from other fields, TOML, and the hash.
 
-Not public: `loss.form.is_rough`, which decides how large a stated error is.
+Not public: `loss.form.is_rough`, which decides how large a stated error is, and a loss by NumPy.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from models import model
 
 import attnphase as ap
 from attnphase.errors import ProblemError
+from attnphase.kernels.reference import reference_backend
 
 PAPER = """
 tokens = {kind = "gaussian", length = 2, sigma = 0.5}
@@ -427,9 +428,12 @@ def test_scores_are_formulas_functions_and_names_of_modules(tmp_path: Any, monke
 
 
 @pytest.mark.usefixtures("own_scores")
-def test_a_registered_step_keeps_its_place():
-    ap.register_score("gated", lambda logits: [z * sympy.Heaviside(z - 0.3125) for z in logits])
-    assert "0.3125" in ap.derive(problem({"teacher.score": "gated"}), concrete=True).markdown
+def test_a_registered_step_is_that_of_a_formula():
+    ap.register_score("gated", lambda logits: [z * sympy.Heaviside(z - 0.3) for z in logits])
+    gated, written = (problem({"teacher.score": one}) for one in ("gated", "z*(1 + sign(z - 0.3))/2"))
+    given = H[:, :, None], K[:, :, None], gated.mixing_matrix, np.array([0.3, *[1.0] * 4]), np.full(2, 0.25)
+    losses = [reference_backend(one, "numpy").losses(*given) for one in (gated, written)]
+    np.testing.assert_allclose(*losses, rtol=1e-12)
 
 
 def test_a_read_out_that_begins_at_zero_is_refused_and_one_beside_it_is_not():
