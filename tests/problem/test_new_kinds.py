@@ -1,4 +1,4 @@
-"""A new kind of regulariser, loss, law of clusters or spectrum is one class, as docs/architecture.md says.
+"""A new kind of regulariser or of law of clusters is one class, as docs/architecture.md says.
 
 Not public: the classes and tables of kinds, of which the page tells, and where solves start.
 """
@@ -14,13 +14,10 @@ from models import model
 import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.problem.cluster_laws import CLUSTER_LAWS, ClusterLaw
-from attnphase.problem.losses import LOSSES, Scalar
-from attnphase.problem.spectrum_laws import SPECTRUM_KINDS, SpectrumKind
 from attnphase.rows.kind import RegularizerKind
 from attnphase.rows.kinds import REGULARIZERS
 from attnphase.rows.regularizer import RowRegularizer
 from attnphase.state_evolution.starts import initial_overlaps
-from derivations.models.scalar import ScalarModel
 
 
 class Halved(RegularizerKind):
@@ -38,17 +35,6 @@ class Halved(RegularizerKind):
         )
 
 
-class Hubers(Scalar):
-    """sqrt(1 + (h - k)^2)."""
-
-    name = "test-pseudo-huber"
-
-    def model(self, of: Any) -> ScalarModel:
-        from sympy import sqrt
-
-        return ScalarModel(self.name, lambda h, k: sqrt(1 + (h[0][0] - k[0][0]) ** 2))
-
-
 class Opposed(ClusterLaw):
     """Every token in the cluster that the one before is not in."""
 
@@ -62,25 +48,12 @@ class Opposed(ClusterLaw):
         yield "Neighbours are in different clusters."
 
 
-class Linear(SpectrumKind):
-    """Eigenvalues that fall linearly."""
-
-    name = "test-linear"
-    keys = ("variance", "atoms")
-    defaults: ClassVar = {"variance": 0.25, "atoms": 4}
-    example: ClassVar = {}
-
-    def expand(self, law: Any, count: int) -> Any:
-        shape = np.arange(law.atoms, 0.0, -1)
-        return np.full(law.atoms, 1 / law.atoms), np.outer(shape / shape.mean(), np.full(count, law.variance))
-
-
 pytestmark = pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables: Any = (REGULARIZERS, Halved()), (LOSSES, Hubers()), (CLUSTER_LAWS, Opposed()), (SPECTRUM_KINDS, Linear())
+    tables: Any = (REGULARIZERS, Halved()), (CLUSTER_LAWS, Opposed())
     for kinds, kind in tables:
         monkeypatch.setitem(kinds, kind.name, kind)
 
@@ -109,13 +82,8 @@ def test_a_new_regulariser_has_the_numbers_of_the_ridge_that_it_is():
         own.with_fields({"regularizer.expression": "w**2"})
 
 
-def test_a_new_law_a_new_spectrum_and_a_new_loss():
+def test_a_new_law_of_clusters_has_its_configurations_and_its_sentence():
     law = {"kind": "mixture", "clusters": [{"mean": [1.0]}, {"mean": [-1.0]}], "law": {"kind": "test-opposed"}}
     mixed = ap.Problem(tokens=law)
     assert mixed.cluster_law[0].tolist() == [[0, 3], [1, 2]]
     assert "Neighbours are in different clusters." in mixed._repr_markdown_()
-    spectrum = ap.Problem(tokens={"spectrum": {"kind": "test-linear"}})
-    np.testing.assert_allclose(spectrum.spectrum_atoms()[1][:, 0], [0.4, 0.3, 0.2, 0.1])
-    with pytest.raises(ProblemError, match=r'loss\.kind = "test-pseudo-huber" needs tokens\.length = 1'):
-        ap.Problem(loss={"kind": "test-pseudo-huber"})
-    assert "test-pseudo-huber" in ap.Problem(loss={"kind": "test-pseudo-huber"}, tokens={"length": 1}).to_toml()

@@ -143,14 +143,6 @@ def test_ready_made_spectra(name: str):
     assert_same_measure(spectrum, ap.Spectrum.of(ap.Problem(tokens={"spectrum": spectrum.atoms()})))
 
 
-def test_a_ready_made_spectrum_with_encodings():
-    gram = ((1.3, 0.2, 0.1), (0.2, 0.9, -0.3), (0.1, -0.3, 0.7))
-    tokens = {"length": 3, "spectrum": {"kind": "power-law", "exponent": 0.6, "variance": 0.2, "atoms": 4}}
-    problem = ap.Problem(tokens=tokens, positions={"gram": gram}, teacher={"rank": 2})
-    made = ap.Spectrum.power_law(0.6, 0.2, 4, length=3, positions=gram, teacher_rank=2)
-    assert_same_measure(made, ap.Spectrum.of(problem))
-
-
 # --- of matrices ------------------------------------------------------------------------------------------------------
 
 
