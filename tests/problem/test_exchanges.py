@@ -114,6 +114,10 @@ REFLECTED: dict[str, tuple[ap.Problem, bool]] = {
 def test_a_teacher_with_a_mean_or_a_skewed_law_is_not_reflected(name: str):
     problem, reflected = REFLECTED[name]
     assert {float(B.item()) for _, _, B, _ in System.of(problem).symmetries} == ({1.0, -1.0} if reflected else {1.0})
+    if name == "a mean along the teacher":
+        law = SampleLaw.of(problem, ap.Spectrum.of(problem))
+        assert law.unchanged(range(4), np.eye(1))
+        assert not law.unchanged(range(4), -np.eye(1))
 
 
 @pytest.mark.parametrize(
