@@ -24,7 +24,6 @@ from attnphase.errors import CompareError, ProblemError
 from attnphase.fixed_points import metric_slopes
 from attnphase.state_evolution import metrics
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.system import System
 
 Array = NDArray[np.float64]
@@ -245,21 +244,6 @@ def test_metrics_without_a_variance_have_no_number(name: str):
     for key in own:
         found = np.array([ds[f"metric_{key}"].item(), ds[f"metric_{key}_stderr"].item()])
         assert np.isnan(found).all() if key.endswith("_not") else np.isfinite(found).all(), key
-
-
-def test_a_metric_grows_along_one_of_ten_directions():
-    """Of two columns at four sites, without symmetry, beside the noise: no drawn ray has the field's direction."""
-    rng = np.random.default_rng(5)
-    root = rng.normal(size=(4, 2, 2)) * 0.3 + 1.2 * np.eye(2)
-    theta = np.array([0.81, 0.49, 0.81, 0.49])[:, None, None] * [[0.5], [-0.3]]
-    overlaps = Overlaps(root @ root.mT, root @ root.mT, rng.normal(size=(4, 2, 1)), theta)
-    own = squares(("h1_1", overlaps.q[3, 1, 1]), before="c1*") | squares(("k0_0", 0.81), ("noise1_0", 0.3))
-    named = {f"metrics.{key}": text for key, text in own.items()}
-    problem = UNTIED.with_fields({"teacher.noise": 0.3, **named})
-    law = SampleLaw.of(problem, ap.Spectrum.of(problem), noisy=True)
-    means = metrics.metric_means(problem, law, overlaps, 256)[:, 0].T
-    for key, column in zip(problem.metrics, means, strict=True):
-        assert (np.isnan(column) if key.endswith("_not") else np.isfinite(column)).all(), key
 
 
 @pytest.mark.parametrize(
