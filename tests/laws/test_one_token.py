@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from models import model
 from one_token import Cluster, OneToken, hinge, logistic, quantile, square
-from scipy.stats import norm
 
 import attnphase as ap
 
@@ -81,7 +80,9 @@ ROWS: dict[str, Any] = {
     "regression on drawn fields, by points": of("square", 2.3, 0.15, 0.9, square(), TAIL, made=tail, rule="sobol"),
     "logistic regression": of("logistic", 2.2, 0.3, 0.84, logistic),
     "logistic regression by points": of("logistic", 2.2, 0.3, 0.84, logistic, rule="sobol"),
-    "logistic regression of noisy labels": of("logistic", 1.4, 0.06, 0.83, logistic, {"teacher.noise": 0.37}, noise=0.37),
+    "logistic regression of noisy labels": of(
+        "logistic", 1.4, 0.06, 0.83, logistic, {"teacher.noise": 0.37}, noise=0.37
+    ),
     "logistic regression with a density": of("logistic", 3.1, 0.2, 1.1, logistic, TANH, made=soft_label),
     "logistic regression with a density, by points": of(
         "logistic", 3.1, 0.2, 1.1, logistic, TANH, made=soft_label, rule="sobol"
@@ -100,9 +101,14 @@ ROWS: dict[str, Any] = {
         "kinks", 2.5, 0.2, 0.8, hinge(0.3), {"teacher.noise": 0.1, **numbers(quantile=0, hinge=1, b=0.3)}, noise=0.1
     ),
     "a square with a modulus": of(
-        "kinks", 1.3, 0.15, 1.1, square(0.4), {"teacher.noise": 0.2, **numbers(quantile=0, square=1, modulus=0.4)},
+        "kinks",
+        1.3,
+        0.15,
+        1.1,
+        square(0.4),
+        {"teacher.noise": 0.2, **numbers(quantile=0, square=1, modulus=0.4)},
         noise=0.2,
-    ),  # fmt: skip
+    ),
     "regression on the number of a cluster": (
         "terms",
         {**classes(*PAIR), RIDGE: 0.17, **numbers(logistic=0, square=1, scale=0, shift=-0.4, apart=1.5)},

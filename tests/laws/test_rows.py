@@ -1,4 +1,4 @@
-"""The problem of one row of weights: minimisers by their optimality, means by closed forms, SciPy's quadrature and draws.
+"""The problem of one row of weights: minimisers by their optimality, means by closed forms, SciPy and draws.
 
 Not public: a penalty acts through `attnphase.rows` and `Prior` alone, and a solve shows few of its cases.
 """
@@ -237,7 +237,8 @@ def soft_moments(mean: float, root: float, stiffness: float, strength: float) ->
 def test_lasso_moments_of_one_column(mean: float, root: float, stiffness: float, strength: float, ridge: float) -> None:
     for kind, quadratic in (("lasso", 0.0), ("elastic-net", ridge), ("group-lasso", ridge)):
         rows, total = Regularizer(kind=kind, strength=strength, ridge=quadratic).rows(1), stiffness + quadratic
-        found = averages(rows, *(np.full(shape, x) for shape, x in (((1, 1), mean), ((1, 1, 1), root), ((1, 1, 1), stiffness))))  # fmt: skip
+        given_ones = (np.full((1,) * n, x) for n, x in ((2, mean), (3, root), (3, stiffness)))
+        found = averages(rows, *given_ones)
         size = (1 + abs(mean) + root) / total
         scale = 1e-10 * np.array([size, size**2, 1, 1 + root / total])
         assert (abs(np.array([x.item() for x in found]) - soft_moments(mean, root, total, strength)) < scale).all()
@@ -263,7 +264,11 @@ def test_moments_of_one_column_by_adaptive_quadrature(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["group lasso", "smooth formula"])
 def test_moments_of_two_columns_are_those_of_a_grid(kind: str) -> None:
     rows, edge, count = CHOSEN[kind].rows(2), 8.2, 200
-    mean, root, curvature = np.array([0.4, -0.7]), np.array([[0.9, 0.0], [-0.5, 0.7]]), np.array([[1.3, 0.5], [0.5, 0.8]])
+    mean, root, curvature = (
+        np.array([0.4, -0.7]),
+        np.array([[0.9, 0.0], [-0.5, 0.7]]),
+        np.array([[1.3, 0.5], [0.5, 0.8]]),
+    )
     line = (np.arange(count) + 0.5) / count * 2 * edge - edge
     z = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
     weights = np.exp(-(z**2).sum(axis=1) / 2)
@@ -334,8 +339,11 @@ def test_two_uncorrelated_columns_are_independent_lassos_to_all_digits() -> None
 
 def test_the_response_of_two_columns_is_the_derivative_of_the_mean() -> None:
     mean, root, curvature = gaussians(41, 2, 4)
-    ends = [[piecewise_moments(SEVERAL_KINKS, mean + s * 1e-4 * way, root, curvature).first for s in (1, -1)] for way in np.eye(2)]  # fmt: skip
-    slopes = np.stack([(above - below) / 2e-4 for above, below in ends], axis=2)
+
+    def first(shift: Any) -> Any:
+        return piecewise_moments(SEVERAL_KINKS, mean + shift, root, curvature).first
+
+    slopes = np.stack([(first(1e-4 * way) - first(-1e-4 * way)) / 2e-4 for way in np.eye(2)], axis=2)
     assert_allclose(piecewise_moments(SEVERAL_KINKS, mean, root, curvature).response, slopes, rtol=0, atol=1e-7)
 
 

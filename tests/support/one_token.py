@@ -11,7 +11,7 @@ from scipy.optimize import root
 from scipy.special import expit
 from scipy.stats import norm
 
-__all__ = ["Cluster", "OneToken", "Proximal", "absolute_value", "hinge", "logistic", "quantile", "square"]
+__all__ = ["Cluster", "OneToken", "Proximal", "hinge", "logistic", "quantile", "square"]
 
 Proximal = Callable[[Any, Any, float], tuple[Any, Any, Any]]
 """From cavity fields omega, labels y and V: the proximal points h, the loss there, and the loss at omega."""
@@ -151,7 +151,7 @@ class OneToken:
             at[:, free] = x.reshape(-1, free.sum())
             return at
 
-        found = root(lambda x: (self.weights(self.means(whole(x))[0])[0][:, free].ravel() - x), begin[:, free].ravel())
+        found = root(lambda x: self.weights(self.means(whole(x))[0])[0][:, free].ravel() - x, begin[:, free].ravel())
         assert found.success
         at = whole(found.x)
         hats, fitted, fresh = self.means(at)
