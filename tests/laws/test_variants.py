@@ -1,4 +1,4 @@
-"""Mixtures, spectra and penalties of attention against each other, direct minimisation and training; edges of domains."""
+"""Mixtures, spectra and penalties of attention against each other and direct minimisation; edges of domains."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_clusters_with_a_teacher_mean_and_unequal_counts() -> None:
 
 
 def test_the_measure_of_finite_matrices_gives_the_solution_of_its_law() -> None:
-    """Neither the basis nor a vector within a level matters; with the ridge, second moments are all there is to know."""
+    """Neither the basis nor a vector within a level matters: with the ridge, second moments are all that counts."""
     d, rng = 90, np.random.default_rng(4)
     basis, low = np.linalg.qr(rng.normal(size=(d, d)))[0], np.arange(d) < d // 3
     covariance = (basis * np.where(low, 0.12, 0.4)) @ basis.T
