@@ -55,29 +55,6 @@ def test_training_of_query_and_key_knows_their_ridges() -> None:
     assert (norms[..., 1] > 2 * norms[..., 0]).all()
 
 
-def test_steps_of_sgd_know_the_ridges() -> None:
-    """Beside the samples' slopes, which are the same, a step shrinks each column by its own ridge."""
-    torch = pytest.importorskip("torch")
-    from attnphase.experiments.data import draw_instance
-    from attnphase.experiments.one_pass import _Descent
-    from attnphase.experiments.settings import TrainingSettings
-    from attnphase.kernels.torch.loss import LocalLoss
-
-    weights, stepped = torch.tensor(np.random.default_rng(5).normal(size=(2, 30, 2))), []
-    for one in (UNLIKE, (0.05, 0.11)):
-        problem = ridges("untied", *one)
-        descent = _Descent(
-            draw_instance(problem, 30, 45, 7, (0, 1), LocalLoss(problem)),
-            TrainingSettings(optimizer="sgd", learning_rate=0.4),
-            3,
-        )
-        moved = weights.clone()
-        descent.step(moved, descent.block(0), 0)
-        stepped.append(moved.numpy())
-    change = np.subtract(UNLIKE, (0.05, 0.11))
-    np.testing.assert_allclose(stepped[0] - stepped[1], -0.4 / 30 * change * weights.numpy(), rtol=1e-6, atol=1e-12)
-
-
 @pytest.mark.parametrize("column", [0, 1])
 def test_the_objective_moves_by_half_the_norm_of_a_column(column: int) -> None:
     """``d eps_t / d lambda_i = |W_i|^2 / (2 d)``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,17 +27,6 @@ def numbers(**values: float) -> dict[str, float]:
 
 def gaussian(sigma: float, **law: Any) -> list[Cluster]:
     return [Cluster(sigma=sigma, **law)]
-
-
-@dataclass(frozen=True)
-class Row:
-    name: str
-    fields: dict[str, Any]
-    own: OneToken
-    rule: str | None = None
-    branch: str = "semantic"
-    fine: float = 1e-5  # relative error of the own quadrature
-    checked: tuple[str, ...] = field(default=("q", "V", "m", "theta", "training_loss", "test_error", "weight_norm"))
 
 
 def soft_label(k: Any) -> tuple[Any, Any]:
