@@ -40,14 +40,12 @@ def two_tokens(loss: str, noise: float = 0.3, table: Any = ((0.0, 0.0, 0.0), (0.
     )
 
 
-def test_points_and_dynamics_with_known_numbers_are_those_with_written_ones(uncompiled: None) -> None:
+def test_maps_with_known_numbers_are_those_with_written_ones(uncompiled: None) -> None:
     known, written = two_tokens(BENT.format("c0", "c1")), two_tokens(BENT.format("1", "2"))
     ours, theirs = (ap.solve(one, 1.7, settings=FEW) for one in (known, written))
     for name in ("q", "V", "m", "theta", "training_loss", "test_error"):
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-7, atol=1e-12, err_msg=name)
     assert abs(theirs.theta).max() > 0.02
-    flows = [ap.sgd_flow(one, learning_rate=0.4, until=0.2, records=2, tolerance=0.01) for one in (known, written)]
-    np.testing.assert_allclose(flows[0].test_error, flows[1].test_error, rtol=1e-7)
 
 
 @pytest.mark.parametrize(("second", "count"), [(1.0, 1), (2.5, 2)])

@@ -102,31 +102,19 @@ def test_random_starts_lead_to_known_solutions() -> None:
     assert found.found.max().item() >= 3
 
 
+@pytest.mark.long
 def test_a_free_turn_leaves_no_error() -> None:
-    """Both columns of a student may be turned: a fixed point lies as the start does, and cannot drift."""
-    points = [
-        ap.solve(
-            model("rank 2", {"integration.rule": "sobol", "integration.nodes": 256, "integration.seed": seed}), 2.5
-        ).squeeze()
-        for seed in (3, 4)
-    ]
+    """Both columns of a rotary problem may be turned: a fixed point by the default rule lies as the start does."""
+    problem = ap.Problem.from_toml(problems(PAGE)[4]).with_fields({"regularizer.strength": 0.7})
+    points = [ap.solve(problem.with_fields({"integration.seed": seed}), alpha=5.5).squeeze() for seed in (3, 4)]
     for point in points:
         assert point.status.item() == 0
-        assert point.map_eigenvalue.values.max() < 0.95
+        assert point.map_eigenvalue.values.max() < 0.9  # no direction is left along which the point could drift
         for key in ("theta", "theta_stderr"):
             np.testing.assert_allclose(point[key].values[0, 0, 1], 0, atol=1e-8)
     for name in ("training_loss", "weight_norm", "test_error"):
         (one, its), (other, others) = ((p[name].item(), p[f"{name}_stderr"].item()) for p in points)
         assert abs(one - other) < 4 * np.hypot(its, others), name
-
-
-def test_a_column_without_weights_leaves_the_other() -> None:
-    """Under a lasso the second column of a semantic start dies out: V is held positive there, as for one column."""
-    fields = {"regularizer.kind": "lasso", "regularizer.strength": 0.004, "integration.rule": "sobol"}
-    fields |= {"integration.nodes": 256}
-    one = ap.solve(model("paper", fields), 2.0, settings=SETTINGS).squeeze()
-    two = ap.solve(model("paper", fields | {"student.rank": 2}), 2.0, settings=SETTINGS).squeeze()
-    assert (one.status.item(), two.status.item()) == (0, 0)
 
 
 def test_logits_of_classes_whose_sum_does_not_matter(uncompiled: None) -> None:

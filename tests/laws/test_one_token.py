@@ -29,8 +29,8 @@ def gaussian(sigma: float, **law: Any) -> list[Cluster]:
     return [Cluster(sigma=sigma, **law)]
 
 
-def soft_label(k: Any) -> tuple[Any, Any]:
-    return k, 1 + 0.8 * np.tanh(1.3 * k)
+def wide(k: Any) -> tuple[Any, Any]:
+    return k, 1 + 0.45 * (k**2 / 0.81 - 1) + 0.3 * np.tanh(k)
 
 
 def tail(k: Any) -> tuple[Any, Any]:
@@ -41,7 +41,10 @@ PAIR = ((0.35, 0.9, -0.7), (0.65, 0.6, 1.6))
 NUMBER_OF_CLUSTER = [Cluster(p, s, m, label) for (p, s, m), label in zip(PAIR, (-0.4, 1.1), strict=True)]
 OPPOSITE = ((0.3, 0.8, -1.3), (0.7, 1.1, 0.6))
 SIDES = [Cluster(p, s, m, label) for (p, s, m), label in zip(OPPOSITE, (1.0, -1.0), strict=True)]
-TANH = {"tokens.density": "1 + 0.8*tanh(b*k)", "tokens.parameters": {"b": 1.3}}
+WIDE = {
+    "tokens.density": "1 + a*(k**2/rho - 1) + 0.3*tanh(k)",
+    "tokens.parameters": {"a": 0.45, "rho": 0.81},
+}
 TAIL = {"tokens.sampler": "k + tail*k**3", "tokens.parameters": {"tail": 0.17}}
 LASSO = {"regularizer.kind": "lasso"}
 NET = {"regularizer.kind": "elastic-net", "regularizer.ridge": 0.11}
@@ -62,8 +65,8 @@ ROWS: dict[str, Any] = {
     "regression by a tensor rule": of("square", 2.3, 0.13, 0.7, square(), rule="gauss-hermite"),
     "regression with a lasso": of("square", 0.8, 0.0, 0.9, square(), LASSO, strength=0.35),
     "regression with an elastic net": of("square", 1.4, 0.11, 1.2, square(), NET, strength=0.23),
-    "regression with a density": of("square", 2.3, 0.15, 0.9, square(), TANH, made=soft_label),
-    "regression with a density, by points": of("square", 2.3, 0.15, 0.9, square(), TANH, made=soft_label, rule="sobol"),
+    "regression with a density": of("square", 2.3, 0.15, 0.9, square(), WIDE, made=wide),
+    "regression with a density, by points": of("square", 2.3, 0.15, 0.9, square(), WIDE, made=wide, rule="sobol"),
     "regression on drawn fields": of("square", 2.3, 0.15, 0.9, square(), TAIL, made=tail),
     "regression on drawn fields, by points": of("square", 2.3, 0.15, 0.9, square(), TAIL, made=tail, rule="sobol"),
     "logistic regression": of("logistic", 2.2, 0.3, 0.84, logistic),
@@ -71,9 +74,9 @@ ROWS: dict[str, Any] = {
     "logistic regression of noisy labels": of(
         "logistic", 1.4, 0.06, 0.83, logistic, {"teacher.noise": 0.37}, noise=0.37
     ),
-    "logistic regression with a density": of("logistic", 3.1, 0.2, 1.1, logistic, TANH, made=soft_label),
+    "logistic regression with a density": of("logistic", 3.1, 0.2, 0.9, logistic, WIDE, made=wide),
     "logistic regression with a density, by points": of(
-        "logistic", 3.1, 0.2, 1.1, logistic, TANH, made=soft_label, rule="sobol"
+        "logistic", 3.1, 0.2, 0.9, logistic, WIDE, made=wide, rule="sobol"
     ),
     "logistic regression with a tail": of("logistic", 1.9, 0.1, 0.9, logistic, TAIL, made=tail),
     "near a hard margin": of("logistic", 9.0, 0.0007, 1.2, logistic, rule="sobol", sizes=(40, 200)),

@@ -128,16 +128,15 @@ def test_a_lasso_has_the_density_of_coordinate_descent() -> None:
         assert abs(np.mean(samples) - point[name].item()) < 3 * error + 2 / d * point[name].item(), name
 
 
-def test_a_metric_that_jumps_in_a_single_field_has_an_error() -> None:
+@pytest.mark.parametrize(
+    "numbers", [{"a": 1.0}, {"logistic": 0.0, "square": 1.0, "scale": 0.0, "shift": 1.0, "apart": -2.0}]
+)
+def test_a_metric_that_jumps_in_a_single_field_has_an_error(numbers: dict[str, float]) -> None:
     """The share of wrong labels of two opposite classes is that of a Gaussian beyond zero."""
     clusters = [{"sigma": 0.8, "mean": [-1.3]}, {"sigma": 0.8, "mean": [1.3]}]
-    fields = {
-        "tokens.clusters": clusters,
-        "tokens.law.weights": [0.5, 0.5],
-        "regularizer.strength": 0.3,
-        "metrics.error": "(1 - sign((1 - 2*c[0])*h[0, 0]))/2",
-    }
-    point = solved("terms", fields, 1.7, "uninformed")
+    fields = {"tokens.clusters": clusters, "tokens.law.weights": [0.5, 0.5], "regularizer.strength": 0.3}
+    fields |= {"metrics.error": "(1 - sign((1 - 2*c[0])*h[0, 0]))/2"}
+    point = solved("terms", fields | {f"loss.parameters.{key}": x for key, x in numbers.items()}, 1.7, "uninformed")
     wrong = norm.cdf(-abs(point.m.values.ravel()[0]) / np.sqrt(point.q.values.ravel()[0]))
     assert abs(point.metric_error.item() - wrong) < 4 * point.metric_error_stderr.item() < 1e-3
 

@@ -129,6 +129,14 @@ def test_what_the_teacher_does_not_tell_is_no_negative_covariance() -> None:
     assert inside.possible(rho) is inside
 
 
+def test_a_branch_begins_at_its_onset() -> None:
+    """Beside the uninformed point theta grows above the onset, and dies out below."""
+    problem = PAPER.with_fields({"teacher.omega": 0.3})
+    onset = ap.thresholds(problem, alpha=(0.3, 3.0), transitions=True, settings=QUICK).onset_theta.item()
+    below, above = (ap.solve(problem, share * onset, "semantic", settings=QUICK) for share in (0.75, 1.33))
+    assert abs(below.theta).max().item() < 1e-6 < 1e-2 < abs(above.theta).max().item()
+
+
 @pytest.mark.long
 def test_thresholds_beside_zero_weights() -> None:
     """At ``zero_semantic`` the branch has the loss of zero weights, ``alpha 3 rho^2 / 4``; it begins at less alpha."""
