@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from other_laws import evaluated, rule_of
 
 import attnphase as ap
+from attnphase.interface import Overlaps
 from attnphase.state_evolution.sample_symmetries import merged
 from attnphase.state_evolution.symmetries import loss_symmetries
 from attnphase.state_evolution.system import System
 
-FEW = ap.SolverSettings(threads=1, max_maps=2, stability=False, identity=False)
 BENT = "sqrt(1 + (h0_0 - (0.7*{0} - 0.4)*k0_0 + 0.3*noise0_1)**2)*(1 + {1}) + (h1_0 - k1_0*{1})**2*(0.3 + 0.1*{0})"
 PAIR = [{"sigma": 0.9, "mean": [0.4]}, {"sigma": 0.7, "mean": [-0.5]}]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -41,11 +42,13 @@ def two_tokens(loss: str, noise: float = 0.3, table: Any = ((0.0, 0.0, 0.0), (0.
 
 
 def test_maps_with_known_numbers_are_those_with_written_ones(uncompiled: None) -> None:
-    known, written = two_tokens(BENT.format("c0", "c1")), two_tokens(BENT.format("1", "2"))
-    ours, theirs = (ap.solve(one, 1.7, settings=FEW) for one in (known, written))
-    for name in ("q", "V", "m", "theta", "training_loss", "test_error"):
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-7, atol=1e-12, err_msg=name)
-    assert abs(theirs.theta).max() > 0.02
+    gamma, means = (np.array(x)[:, None, None] for x in ((0.81, 0.49, 0.81, 0.49, 0.64), (0.4, -0.5, 0.4, -0.5, 0.9)))
+    at = Overlaps(0.8 * gamma, 1.3 * gamma, 0.7 * means, 0.55 * gamma)
+    systems = [System.of(two_tokens(BENT.format(*numbers))) for numbers in (("c0", "c1"), ("1", "2"))]
+    ours, theirs = (evaluated(one, rule_of("sobol", one, 2, 8), 1.7, at) for one in systems)
+    for key, values in theirs.items():
+        np.testing.assert_allclose(ours[key], values, rtol=1e-8, atol=1e-12, err_msg=key)
+    assert abs(theirs["theta_hat"][1]) > 0.02
 
 
 @pytest.mark.parametrize(("second", "count"), [(1.0, 1), (2.5, 2)])

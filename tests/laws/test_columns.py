@@ -117,7 +117,8 @@ def test_a_free_turn_leaves_no_error() -> None:
         assert abs(one - other) < 4 * np.hypot(its, others), name
 
 
-def test_logits_of_classes_whose_sum_does_not_matter(uncompiled: None) -> None:
+@pytest.mark.long
+def test_logits_of_classes_whose_sum_does_not_matter() -> None:
     """Of three columns one is idle, the direction 1/lambda of W: it ends with W lambda = 0."""
     strengths, label = np.array([0.31, 0.55, 0.18]), "[(1 - c)*(2 - c)/2, c*(2 - c), c*(c - 1)/2]"
     means = [[1.1, 0.0], [-0.6, 0.9], [-0.7, -0.8]]
@@ -129,7 +130,7 @@ def test_logits_of_classes_whose_sum_does_not_matter(uncompiled: None) -> None:
             "student": {"rank": 3},
             "regularizer": {"strength": strengths.tolist()},
             "loss": {"kind": "expression", "expression": f"z = h[0]\nlog(sum(exp(z))) - sum({label}*z)"},
-            "integration": {"rule": "sobol", "nodes": 1},
+            "integration": {"rule": "sobol", "nodes": 256},
         }
     )
     point = ap.solve(problem, 2.3, "positional", settings=SETTINGS)

@@ -45,12 +45,13 @@ def autoencoder(strength: float = 0.8, columns: int = 1, loss: str = "p = tanh(h
             "student": {"rank": columns},
             "regularizer": {"strength": strength},
             "loss": {"kind": "expression", "expression": loss},
-            "integration": {"rule": "sobol", "nodes": 1},
+            "integration": {"rule": "sobol", "nodes": 256},
         }
     )
 
 
-def test_a_linear_loss_of_q_is_a_ridge(uncompiled: None) -> None:
+@pytest.mark.long
+def test_a_linear_loss_of_q_is_a_ridge() -> None:
     """c Q adds 2 alpha c to lambda, also where tokens are anisotropic and q is not Q."""
     written, ridge = (
         ap.solve(of_terms(strength, linear=c), ALPHA, settings=STABLE)
@@ -63,8 +64,9 @@ def test_a_linear_loss_of_q_is_a_ridge(uncompiled: None) -> None:
     assert ridge.weight_norm.item() != pytest.approx(ridge.q.item(), rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strength", [0.05, -0.2])
-def test_a_square_of_q_meets_the_ridge_of_its_slope(strength: float, uncompiled: None) -> None:
+def test_a_square_of_q_meets_the_ridge_of_its_slope(strength: float) -> None:
     """c Q^2 adds 4 alpha c Q to lambda: where that is known, so is lambda, which may not be zero or less."""
     whole = 0.6
     ridge = ap.solve(of_terms(whole), ALPHA, settings=SETTINGS)
@@ -79,7 +81,8 @@ def test_a_square_of_q_meets_the_ridge_of_its_slope(strength: float, uncompiled:
     assert (found.training_loss - ridge.training_loss).item() == pytest.approx(difference, rel=1e-5)
 
 
-def test_a_loss_of_every_entry_of_q_has_its_closed_form(uncompiled: None) -> None:
+@pytest.mark.long
+def test_a_loss_of_every_entry_of_q_has_its_closed_form() -> None:
     """Regression of two columns on k and 0.4 k under Tr[D Q] is that under the ridge lambda + 2 alpha D."""
     strength, D, y, gamma = 0.3, np.array([[0.11, -0.035], [-0.035, 0.06]]), np.array([[1.0], [0.4]]), 0.7
     loss = "(k - h0_0)**2/2 + (0.4*k - h0_1)**2/2 + 0.11*Q[0, 0] - 0.07*Q[1, 0] + 0.06*Q1_1"
@@ -107,8 +110,9 @@ def test_a_loss_of_every_entry_of_q_has_its_closed_form(uncompiled: None) -> Non
     np.testing.assert_allclose(point.trained, (q / gamma)[[0, 0, 1], [0, 1, 1]], rtol=2e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("strength", "alpha"), [(0.1, 3.0), (2.5, 0.6)])
-def test_an_autoencoder_is_solved_from_small_weights(strength: float, alpha: float, uncompiled: None) -> None:
+def test_an_autoencoder_is_solved_from_small_weights(strength: float, alpha: float) -> None:
     """With lambda + Q_hat in place of the multiplier that holds Q, weights would grow without bound."""
     problem = autoencoder(strength).with_fields({"metrics.size": "Q + 0*h"})
     found = ap.solve(problem, alpha, "positional", settings=SETTINGS).squeeze()
