@@ -27,7 +27,7 @@ TESTED = {
     "docs/sgd_flow.md": "tests/numeric/test_sgd_flow_page.py",
     "docs/histogram.md": "tests/experiments/test_histogram.py",
     "docs/bayes_optimal_numbers.md": "tests/numeric/test_bayes_optimal.py",
-    "docs/new-variant.md": "tests/numeric/test_new_variant.py",
+    "docs/new-variant.md": "tests/laws/test_new_variant.py",
 }
 """Pages whose Python a test runs, for more than what it prints."""
 

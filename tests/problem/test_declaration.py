@@ -209,6 +209,13 @@ def test_changed_fields_make_the_problem_that_is_written_so(name: str):
     assert changed.hash == in_toml(after).hash
 
 
+def test_a_later_change_does_not_enter_the_tables_of_the_caller():
+    table = {"tau": 0.7}
+    formula = {"tokens.length": 1, "loss.kind": "expression", "loss.expression": "tau*(h - k)**2"}
+    changed = problem(formula | {"loss.parameters": table, "loss.parameters.tau": 0.4})
+    assert (changed.loss.parameters, table) == ({"tau": 0.4}, {"tau": 0.7})
+
+
 def test_given_tables_do_not_follow_a_new_length():
     assert problem({"tokens.length": 3}).with_fields({"tokens.length": 2}) == ap.Problem()
     given = ap.Problem.from_toml("teacher.mixing = [[0.6, 0.4], [0.4, 0.6]]")

@@ -331,7 +331,11 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
     "three clusters": (
         {
             "tokens.kind": "mixture",
-            "tokens.clusters": [{"sigma": 0.4, "mean": [0.5]}, {"sigma": 0.5, "mean": [-0.4]}, {"sigma": 0.7, "mean": [0.0]}],
+            "tokens.clusters": [
+                {"sigma": 0.4, "mean": [0.5]},
+                {"sigma": 0.5, "mean": [-0.4]},
+                {"sigma": 0.7, "mean": [0.0]},
+            ],
             "tokens.law": {"kind": "independent", "weights": [0.3, 0.5, 0.2]},
         },
         _INFORMED,

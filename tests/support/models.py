@@ -7,7 +7,6 @@ few hundred nodes) or marks the test ``long``; ``conftest.py`` refuses everythin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import attnphase as ap
@@ -69,7 +68,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 
 def model(name: str, fields: Mapping[str, Any] | None = None) -> ap.Problem:
     """A problem of one of the twelve models, with fields of its own, such as ``loss.parameters.square``."""
-    return ap.Problem().with_fields({**deepcopy(dict(MODELS[name])), **(fields or {})})
+    return ap.Problem().with_fields({**MODELS[name], **(fields or {})})
 
 
 def of_terms(
