@@ -213,7 +213,7 @@ def test_a_later_change_does_not_enter_the_tables_of_the_caller():
     table = {"tau": 0.7}
     formula = {"tokens.length": 1, "loss.kind": "expression", "loss.expression": "tau*(h - k)**2"}
     changed = problem(formula | {"loss.parameters": table, "loss.parameters.tau": 0.4})
-    assert (changed.loss.parameters, table) == ({"tau": 0.4}, {"tau": 0.7})
+    assert (dict(changed.loss.parameters), table) == ({"tau": 0.4}, {"tau": 0.7})
 
 
 def test_given_tables_do_not_follow_a_new_length():
