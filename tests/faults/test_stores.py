@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import xarray as xr
 from command import run
@@ -219,7 +215,7 @@ def one_bit(path):
 
 def another_part(path):
     """Under the name of this one."""
-    path.write_bytes(sorted(path.parent.glob(path.name[:5] + "*"))[-1].read_bytes())
+    path.write_bytes(max(path.parent.glob(path.name[:5] + "*")).read_bytes())
 
 
 @each
@@ -230,7 +226,7 @@ def test_a_damaged_part_is_found_again_or_refused_by_its_name(name, damage, undi
     if damage is another_part and part:
         pytest.skip("a checkpoint is one file")
     stopped(store, monkeypatch, interrupt)
-    path = sorted(Path().glob(store.parts))[0]
+    path = min(Path().glob(store.parts))
     damage(path)
     content = path.read_bytes()
     if part:
