@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import run
+from models import model
 
 import attnphase as ap
 from attnphase import figures, reference
@@ -222,6 +223,127 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     "there is no such file": lambda: ap.load_dataset("none.nc"),
     "name must be": lambda: ap.register_score("not a name", lambda z: z),
 }
+
+
+def one_token(expression: str = "(h - k)**2/2", **more: Any) -> ap.Problem:
+    loss = {"kind": "expression", "expression": expression, **more}
+    return ap.Problem.from_dict({"tokens": {"length": 1}, "loss": loss})
+
+
+FURTHER: dict[str, Callable[[], object]] = {
+    "max_seconds must be a positive number of seconds": lambda: ap.solve(
+        PAPER, 1.63, settings=ap.SolverSettings(max_seconds=-0.5)
+    ),
+    "start must be a dataset of attnphase.solve, Overlaps or a BranchPoint": lambda: ap.follow(PAPER, start=1.5),
+    "field must be alpha, or a field": lambda: ap.follow(PAPER, "alpha", (0.4, 2.0)),
+    "between is missing: give the range in which teacher.omega": lambda: ap.follow(PAPER, 2.0, "teacher.omega"),
+    "between is missing, and teacher.omega cannot be all of 0.003 to 30": lambda: ap.tune(
+        PAPER, field="teacher.omega", alpha=1.7
+    ),
+    "integration.standard_error says how the problem is solved": lambda: ap.sensitivity(
+        PAPER, 1.7, field="integration.standard_error"
+    ),
+    "give it alone": lambda: ap.sweep(PAPER, [1.5], branch=["all", "semantic"], workers=1),
+    "settings.max_maps has no part in this": lambda: ap.bayes_optimal(
+        PAPER, 0.3, settings=ap.SolverSettings(max_nodes=64, max_maps=3)
+    ),
+    "teacher.omega must be a number from 0 to 1, but it is 1.5.": lambda: ap.Problem(teacher={"omega": 1.5}),
+    'unknown key "teacher.mixng": did you mean "teacher.mixing"?': lambda: ap.Problem.from_dict(
+        {"teacher": {"mixng": [[1]]}}
+    ),
+    'did you mean "logistic"?': lambda: PAPER.with_fields({"loss.kind": "cross_entropy"}),
+    "load_problem reads one from a file": lambda: ap.solve("problem.toml", 2.0),
+    "has the eigenvalue -1.": lambda: ap.Problem(positions={"gram": [[-1, 0], [0, 1]]}),
+    "has 1 rows, but must be 2 by 1: tokens.length is 2.": lambda: ap.Problem(positions={"teacher": [[0.1]]}),
+    "more than 4096 configurations": lambda: ap.Problem(tokens={"kind": "mixture", "length": 13, "clusters": [{}, {}]}),
+    "change each other": lambda: ap.Problem(tokens={"kind": "mixture", "clusters": [{}, {}]}).with_fields(
+        {"tokens.law.weights[0]": 0.2, "tokens.law.weights[1]": 0.3}
+    ),
+    "does not say where it enters": lambda: ap.Problem(
+        teacher={"noise": 0.1}, tokens={"length": 1}, loss={"kind": "expression", "expression": "(h - k)**2"}
+    ),
+    '"published" needs student.rank = 1': lambda: ap.Problem(integration={"rule": "published"}, student={"rank": 2}),
+    'unknown name "h9_0"': lambda: ap.Problem(metrics={"x": "h9_0"}),
+    "label has h0_0 in it": lambda: ap.best_predictor(PAPER, "h[0, 0]", "linear"),
+    "positions.teacher does not allow": lambda: ap.Problem(
+        teacher={"prior": "rademacher"}, positions={"teacher": [[0.3], [-0.3]]}
+    ),
+    "tokens.density has h0_0 in it": lambda: model("square", {"tokens.density": "1 + h"}),
+    "tokens.sampler must be a formula in k and c": lambda: model("square", {"tokens.sampler": 3}),
+    "smooth tokens.density": lambda: model("square", {"tokens.density": "1 + sign(k)/2", "integration.rule": "lines"}),
+    "does not go with optimizer gamp": lambda: ap.simulate(
+        model("square", {"tokens.sampler": "k + k**3"}), 1.2, optimizer="gamp", dimension=50, seeds=1
+    ),
+    "has the name of a field or a function": lambda: one_token("(h - k)**2", parameters={"h0_0": 1.0}),
+    "loss.parameters.a has no effect": lambda: one_token("(h - k)**2", parameters={"a": 1.0}),
+    "loss.trained.a is no parameter of the loss": lambda: one_token(
+        "(h - k - b)**2", parameters={"b": 1.0}, trained={"a": "0"}
+    ),
+    "has a kink or a jump": lambda: one_token("(h - k - b)**2", parameters={"b": 1.0}, trained={"b": "abs(b)"}),
+    "1RSB does not cover trained parameters": lambda: ap.one_rsb(model("trained"), 2.0, y=[1.0]),
+    "the dynamics does not cover losses of Q": lambda: ap.sgd_flow(one_token("(h - k)**2 + Q"), until=2.0),
+    "takes Q, which does not go with regularizer.kind": lambda: one_token("(h - k)**2 + Q").with_fields(
+        {"regularizer.kind": "lasso"}
+    ),
+    "regularizer.strength has 1 numbers": lambda: model("untied", {"regularizer.strength": [0.1]}),
+    'set tokens.kind = "mixture"': lambda: one_token("(h - c)**2"),
+    "commut": lambda: ap.Spectrum.from_matrices(
+        [np.diag([1.0, 2.0]), np.array([[1.0, 0.5], [0.5, 1.0]])], np.zeros((2, 2)), np.ones((2, 1))
+    ),
+    '"lines" needs a label that jumps or bends on parallel planes': lambda: ap.Problem.from_dict(
+        {
+            "tokens": {"length": 2, "sigma": 0.9},
+            "integration": {"rule": "lines"},
+            "loss": {"kind": "expression", "expression": "(h0_0 - sign(k0_0*k1_0))**2"},
+        }
+    ),
+    "positive semidefinite joint covariance": lambda: ap.solve(
+        model("paper"), 1.6, start=ap.interface.Overlaps(*(np.full((2, 1, 1), v) for v in (0.1, 10.0, 0.0, 0.9)))
+    ),
+    'does not go with integration.rule = "auto"': lambda: model(
+        "paper", {"integration.rule": "auto", "integration.nodes": 64}
+    ),
+    "fields must be a mapping from fields": lambda: ap.sweep(PAPER, 1.3, fields=[("tokens.sigma", 0.5)]),
+    "give it as the argument alpha": lambda: ap.sweep(PAPER, 1.3, fields={"alpha": [1.0]}),
+    "tokens.sigma has a value twice": lambda: ap.sweep(PAPER, 1.3, fields={"tokens.sigma": [0.5, 0.5]}),
+    'did you mean "tokens.sigma"?': lambda: ap.sweep(PAPER, 1.3, fields={"tokens.sigm": 0.5}),
+    "cannot be swept over [0.5, 0.4]": lambda: ap.sweep(PAPER, 1.3, fields={"tokens.sigma": [[0.5, 0.4]]}),
+    "the grid has": lambda: ap.sweep(PAPER, range(10**9), workers=1),
+    "Gauss-Hermite rule of order 128 in 4 dimensions": lambda: ap.sweep(
+        PAPER, 1.3, fields={"integration.rule": ["sobol", "gauss-hermite"], "integration.nodes": 128}, workers=1
+    ),
+    "write SolverSettings(tolerance=1e-6)": lambda: ap.sweep(PAPER, 1.3, settings={"tolerance": 1e-06}),
+    "resume needs output": lambda: ap.sweep(PAPER, 1.3, resume=True),
+    "refine needs three or more values": lambda: ap.sweep(PAPER, [0.5, 1.0], refine=True, workers=1),
+    "the mixed branch needs student.rank of at least 2": lambda: ap.sweep(PAPER, 1.3, branch="mixed"),
+    "progress must be True or False": lambda: ap.solve(PAPER, 2.0, progress="yes"),
+    'did you mean "softmax"': lambda: PAPER.with_fields({"student.score": "sofmax"}),
+    'has no callable "pi"': lambda: PAPER.with_fields({"student.score": "math:pi"}),
+    "is a shipped score": lambda: ap.register_score("softmax", lambda z: list(z)),
+    "must be a Python name": lambda: ap.register_score("two words", lambda z: list(z)),
+    "beta": lambda: ap.register_score("own", lambda z: [v * __import__("sympy").Symbol("beta") for v in z]),
+    "must be a formula in the local fields h and k": lambda: PAPER.with_fields(
+        {"loss.kind": "expression", "loss.expression": 3}
+    ),
+    "metrics.m cannot be used": lambda: PAPER.with_fields(
+        {"metrics.m": lambda h, k: h[0, 0] if h[0, 0] > k[0, 0] else 0}
+    ),
+    "is no parameter of the loss": lambda: PAPER.with_fields(
+        {"loss.kind": "expression", "loss.expression": "(h0_0 - k0_0)**2", "loss.trained": {"z": "z**2"}}
+    ),
+    "teacher.omega = 1: labels do not depend on the teacher's weights": lambda: ap.bayes_optimal(
+        ap.Problem.paper(omega=1.0), 0.5
+    ),
+    "channel must be": lambda: ap.bayes_optimal(model("square"), 0.5, channel="k +"),
+    "does not depend on k": lambda: ap.bayes_optimal(model("square"), 0.5, channel="0*k + y"),
+    "no finite number for some k": lambda: ap.bayes_optimal(model("square"), 0.5, channel="sqrt(k)"),
+    "teacher.noise = 0": lambda: ap.bayes_optimal(model("square"), 0.5, channel="k**3 - k"),
+    "thresholds are of one problem": lambda: ap.bayes_optimal(
+        PAPER, 0.3, fields={"teacher.omega": [0.1, 0.5]}, thresholds=True
+    ),
+    "start must be one of semantic, positional, noise": lambda: ap.sgd_flow(PAPER, "size=1"),
+    "kink": lambda: ap.sgd_flow(model("kinks")),
+}
 COMMANDS = {
     "solve --alpha 1 -o x.pdf": "let the name end in .nc, not in .pdf",
     "solve none.toml --alpha 1": "there is no such file",
@@ -327,10 +449,10 @@ def sentence(call: Callable[[], object]) -> str:
     return told
 
 
-@pytest.mark.parametrize("words", [*PROBLEMS, *FUNCTIONS])
+@pytest.mark.parametrize("words", [*PROBLEMS, *FUNCTIONS, *FURTHER])
 def test_a_wrong_argument_ends_in_a_sentence_with(words):
     before = {*Path().iterdir()}
-    told = sentence(({**PROBLEMS, **FUNCTIONS})[words])
+    told = sentence((PROBLEMS | FUNCTIONS | FURTHER)[words])
     assert words in told
     assert {path for path in Path().iterdir() if path.name != "__pycache__"} == before
 
