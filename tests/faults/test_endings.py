@@ -1,0 +1,164 @@
+"""How a command ends: with a sentence and an exit code, whoever closes its streams, interrupts it, or is at fault.
+
+Not public: `derive` of `attnphase.pages.page` is made to fail, as no input does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from command import run
+
+import attnphase as ap
+from attnphase.cli.commands import main
+
+MODULE = [sys.executable, "-m", "attnphase"]
+WHEN_LOADED = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, {begin})
+signal.signal(signal.SIGINT, {first})
+import attnphase.__main__ as process
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.{number})
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = {arguments!r}
+process.main()
+"""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_the_null_device(closed):
+    for arguments, code in ((["--version"], 0), (["solve", "--alpha", "0"], 2)):
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", *MODULE, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+        assert bool(done.stdout) == (code == 0 and closed == "2>&-")
+        assert bool(done.stderr) == (code == 2 and closed == ">&-")
+
+
+def test_a_reader_who_leaves_early_ends_it_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*MODULE, "--help"], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode != 0
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_output_that_cannot_be_written_is_told():
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run([*MODULE, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "attnphase: error: standard output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "module", "arguments", "ignored", "code", "errors"),
+    [
+        ("SIGINT", "attnphase.cli.commands", ["--version"], False, 130, "attnphase: interrupted."),
+        ("SIGINT", "numpy", ["derive"], False, 130, "attnphase: interrupted."),
+        ("SIGINT", "attnphase.cli.commands", ["--version"], True, 0, ""),
+        ("SIGTERM", "attnphase.cli.commands", ["--version"], True, 0, ""),
+    ],
+    ids=["while the command line is loaded", "while packages are loaded", "Ctrl-C is ignored", "SIGTERM is ignored"],
+)
+def test_ctrl_c_while_modules_are_loaded(number, module, arguments, ignored, code, errors):
+    first = "signal.SIG_IGN" if ignored else "signal.default_int_handler"
+    begin = "signal.SIG_IGN" if ignored else "signal.SIG_DFL"
+    script = WHEN_LOADED.format(number=number, module=module, arguments=arguments, begin=begin, first=first)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (code, errors)
+    assert bool(done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (MemoryError("Unable to allocate 9 GiB"), 2, "error: memory ran out (Unable to allocate 9 GiB): end other"),
+        (ImportError("libx.so: failed to map"), 2, "error: ImportError: libx.so: failed to map: a package cannot be"),
+        (KeyboardInterrupt(), 130, "interrupted."),
+        (OSError(28, "No space left", "some.file"), 2, "error: some.file: No space left."),
+        (IndexError("invalid index\nto scalar"), 70, "fault: IndexError: invalid index to scalar: this is a fault of"),
+        (RecursionError("too deep"), 70, "fault: RecursionError: too deep: this"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_every_end_is_a_sentence_and_a_fault_has_a_traceback(monkeypatch, error, code, sentence):
+    def derive(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("attnphase.pages.page.derive", derive)
+    result = CliRunner().invoke(main, ["derive"], prog_name="attnphase")
+    assert (result.exit_code, result.stdout) == (code, "")
+    *lines, last = result.stderr.strip().splitlines()
+    assert last.startswith(f"attnphase: {sentence}")
+    assert bool(lines) == (code == 70)  # the traceback
+
+
+def test_sentences_are_short_and_printable():
+    told = run("derive", f"{'x' * 200}\x1b[31m\n{'y' * 3000}", code=2).stderr
+    assert len(told) < 700
+    assert told.count("\n") == 1
+    assert "\x1b" not in told
+
+
+def test_names_of_files_may_be_no_utf8(tmp_path):
+    """The history of a dataset has the command line."""
+    arguments = ["bayes-optimal", "--alpha", "0.3", "--max-nodes", "512", "--quiet", "--allow-unconverged", "-o"]
+    subprocess.run([*MODULE, *arguments, b"\xfe.nc"], cwd=tmp_path, check=True)
+    assert ap.load_dataset(tmp_path / "\udcfe.nc").attrs["history"].endswith("-o '\\udcfe.nc'")
+
+
+def test_what_code_of_the_users_own_prints_is_no_result(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "prints.py").write_text(
+        "print('of a module')\n\ndef row(z):\n    print('of a function')\n    return [2 * logit for logit in z]\n"
+    )
+    ap.Problem().with_fields({"student.score": "prints:row"})
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "of a module" in captured.err
+    assert "of a function" in captured.err
+
+
+@pytest.mark.parametrize("dangling", [True, False])
+def test_an_output_that_is_a_link_is_written_through(tmp_path, dangling):
+    target, link = tmp_path / "target.toml", tmp_path / "link.toml"
+    link.symlink_to("target.toml")
+    if not dangling:
+        target.write_text("before")
+        assert "the file exists" in run("init", "-o", link, code=2).stderr
+    run("init", "-o", link, "--force")
+    assert link.is_symlink()
+    assert ap.load_problem(target) == ap.load_problem(link)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_training_says_by_which_signal(monkeypatch, tmp_path, number, code):
+    """It goes on to where it can keep what it has, and names the signal in its exit code."""
+    fsync = os.fsync
+
+    def stopping(descriptor):
+        signal.raise_signal(number)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", stopping)
+    runs = ["simulate", "--alpha", "2.1", "--dimension", "20", "--seeds", "2", "--optimizer", "gd", "--steps", "9"]
+    runs += ["--start", "semantic", "--start", "positional", "--test-samples", "9", "-o", "out.nc"]
+    monkeypatch.chdir(tmp_path)
+    assert "what was computed is kept in out.nc.checkpoint" in run(*runs, code=code).stderr.replace("\n", " ")
