@@ -17,7 +17,7 @@ TRIED := import sys, pytest; code = pytest.main(sys.argv[1:]); import attnphase,
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help phase-diagram test test-long coverage mutations lint docs linkcheck benchmark dist lowest release-check clean
+.PHONY: help phase-diagram test test-long reference coverage mutations lint docs linkcheck benchmark dist lowest release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,13 +40,16 @@ phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
 	$(BIN)/attnphase phase-diagram --output $(RESULTS) --force
 
 test: $(STAMP) ## run the whole test suite, slow tests included
-	$(BIN)/python -m pytest -n 2 --max-worker-restart=0
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
 test-long: $(STAMP) ## run the tests that take an hour: many random problems, others every time
-	$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -m long --hypothesis-profile=long
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -m long --hypothesis-profile=long
+
+reference: $(STAMP) ## compare 200 points of all kinds with those of the code before the redesign
+	$(BIN)/python tests/reference/compare.py
 
 coverage: $(STAMP) ## run the whole test suite, and list the lines of Python that it does not run
-	$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 --cov --cov-report=term-missing:skip-covered
 
 mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about ten minutes
 	$(BIN)/python tests/mutations/run.py --jobs 2

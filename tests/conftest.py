@@ -84,57 +84,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return (yield)
 
 
-# What takes longest begins first, so that two processes end together.  The first file compiles the models of most
-# others, beside files that need none: a process that wants a kernel which the other one is compiling waits for it.
-_LONG = (
-    "test_random_problems.py",
-    "test_histogram.py",
-    "test_codegen.py",
-    "test_nodes.py",
-    "test_explore.py",
-    "test_sweep_faults.py",
-    "test_cluster.py",
-    "test_lanes.py",
-    "test_training.py",
-    "test_symmetries.py",
-    "test_minima.py",
-    "test_agreement.py",
-    "test_free_entropy.py",
-    "test_continuation.py",
-    "test_variants.py",
-    "test_solver.py",
-    "test_blocks.py",
-    "test_simulate.py",
-    "test_published.py",
-    "test_new_variant.py",
-    "test_kernel_cache.py",
-    "test_cli.py",
-    "test_benchmark.py",
-    "test_sgd_flow.py",
-    "test_identity.py",
-    "test_render.py",
-    "test_stability.py",
-    "test_stated_errors.py",
-)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take long first."""
-    items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n``, hand out whole files in this order: what a file computes once is computed once."""
-    if config.getoption("dist") != "load":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
-
-
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt, here and in child processes, also if pytest was started with SIGINT ignored."""
