@@ -236,11 +236,11 @@ def squared_length_by_quadrature(V: float, q: float, noise: float) -> float:
     of_chi = 2.9 * w * np.sqrt(2 / np.pi) * chi**2 * np.exp(-(chi**2) / 2)
     total = 0.0
     for length, weight in zip(np.sqrt(q) * chi, of_chi, strict=True):
-        s = np.linspace(1e-6, (length + 7 * np.sqrt(V)) ** 2, 1000)
+        s = np.linspace(1e-6, (length + 7 * np.sqrt(V)) ** 2, 1500)
         density = ncx2.pdf(s / V, 3, length**2 / V) / V
         odds = np.sqrt(s) * length / V
         along = np.sqrt(s) * (1 / np.tanh(odds) - 1 / odds)
-        y = np.linspace(-6 * np.sqrt(noise), s[-1] + 6 * np.sqrt(noise), 800)
+        y = np.linspace(-6 * np.sqrt(noise), s[-1] + 6 * np.sqrt(noise), 1200)
         both = norm.pdf(y[:, None], s, np.sqrt(noise)) * density * (s[1] - s[0])
         chance = both.sum(axis=1)
         told = both @ along / np.maximum(chance, 1e-200) - length
@@ -298,7 +298,7 @@ def test_the_free_entropy_is_stationary_and_has_the_evidence_as_its_slope(proble
     below, point, above = (
         solve_bayes_optimal(one, alpha * x, Start.uninformed, max_nodes=2**11) for x in (0.975, 1, 1.025)
     )
-    evolution = one.evolution(2**11 // 4 if evidence else 4096)
+    evolution = one.evolution(point.nodes // 4 if evidence else 4096)
 
     def entropy(V: np.ndarray) -> float:
         return float(evolution.free_entropy(alpha, V, evolution.moments(V)).mean())
