@@ -156,3 +156,18 @@ def test_kinks_and_convexity_of_penalties_are_found_in_any_unit(unit, place):
     for text in (f"abs(w) - 0.3*relu(w - {at!r})", f"abs(w)/{at!r} + 0.3*cos(w/{at!r})", f"-relu(abs(w) - {at!r})"):
         with pytest.raises(ProblemError, match="not convex"):
             ap.Problem().with_fields({"regularizer.kind": "expression", "regularizer.expression": text})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("(h - k)**2/2 + h**4", "(k - h)**2/2 + h**4", True),
+        ("(h - k)**2/2 + h**4", "h**2/2 + h**4", False),
+        ("(k - h)**2/2 + h**4", "k**2/2 + h**4", False),
+        ("softplus(2*h - k)", "softplus(2*h - 2*k)", False),
+        ("h**2/3 + k - h**2/3*2 + h**4", "h**4 + k - h**2/3", True),
+    ],
+)
+def test_losses_have_one_hash_if_they_are_one_sum(one, other, alike):
+    first, second = (of_one_token(text).hash for text in (one, other))
+    assert (first == second) is alike
