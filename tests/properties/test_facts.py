@@ -104,9 +104,6 @@ def test_what_no_question_sees_is_seen_at_the_fixed_point(monkeypatch):
     assert apart(1) > 1000
 
 
-# --- what is small ---------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=8)
 @given(tau=UNITS, pi=UNITS)
 def test_whether_encodings_know_the_teacher_depends_on_no_unit(tau, pi):
@@ -130,9 +127,6 @@ def test_entries_of_labels_are_small_beside_the_noise_alone(unit, small, noise):
     if smaller > unit * 1e-6:  # of what is smaller, rounding of the larger is not to be told
         assert len(axes_of(labels, smaller**2)) == 2
     assert len(axes_of(labels[:, :2], smaller**2)) == 2
-
-
-# --- poles, kinks and convexity ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=4)

@@ -24,7 +24,6 @@ from attnphase.theories.bayes_optimal import fibres
 from attnphase.theories.bayes_optimal.channel import Fields, Preimages, Signs, draw_sets
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, LabelPlane, label_plane, lattice_means
-from attnphase.theories.bayes_optimal.linear import LinearSums
 from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.one_sign import SignSums
 from attnphase.theories.bayes_optimal.readout import SignError
@@ -42,9 +41,6 @@ ONE = of_formula(sigma=0.7, noise=0.3)
 def close(ours: Any, theirs: Any, errors: float = 4.5, least: float = 1e-12) -> bool:
     """Tell whether numbers are within standard errors of means over replicates, the first axis."""
     return bool((np.abs(theirs.mean(axis=0) - ours) <= errors * theirs.std(axis=0, ddof=1) / 4 + least).all())
-
-
-# --- sums over one variable -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,18 +84,6 @@ def test_error_of_a_sign_is_the_integral(rho, V, mean):
     x = np.linspace(-9, 9, 200_001)
     expected = norm.pdf(x) @ norm.cdf(-np.abs(mean + np.sqrt(rho - V) * x) / np.sqrt(V)) * (x[1] - x[0])
     assert SignError().error(evolution, np.full((1, 1, 1), V)) == pytest.approx(np.full(4, expected), rel=2e-5)
-
-
-@pytest.mark.parametrize("V", [0.7, 1e-5, 1e-17])
-def test_a_noisy_field_has_its_closed_form(V):
-    law = FieldLaw(np.eye(1), np.zeros(1), np.sqrt([1 - V]), np.sqrt([V]))
-    found = LinearSums(3e-6).means(law, 2, np.random.default_rng(1))
-    assert found.gain.item() == pytest.approx(V / (1 + 3e-6 / V), rel=1e-14)
-    assert found.spread.item() == pytest.approx(1 / (1 / V + 1 / 3e-6), rel=1e-14)
-    assert found.log_evidence == pytest.approx(-np.log(2 * np.pi * np.e * (V + 3e-6)) / 2, rel=1e-14)
-
-
-# --- lattices and draws -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -281,9 +265,6 @@ def test_a_start_that_knows_nothing_keeps_all_rotations():
     assert alpha_at(point.overlap - 4 * error) < 3.4 < alpha_at(point.overlap + 4 * error)
 
 
-# --- free entropy -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("problem", "channel", "alpha", "evidence"),
     [
@@ -317,9 +298,6 @@ def test_nothing_known_is_no_end_where_the_first_map_learns():
     few = replace(one, channel=replace(one.channel, draws=16))  # pyright: ignore[reportCallIssue]
     point = solve_bayes_optimal(few, 1e6, Start.uninformed, max_nodes=2**10)
     assert (point.status.name, point.recovered) == ("left_domain", False)
-
-
-# --- weak recovery ----------------------------------------------------------------------------------------------------
 
 
 def noisy_scores_on_a_grid(omega: float = 0.2, sigma: float = 0.6, noise: float = 0.5) -> float:
@@ -362,7 +340,7 @@ def two_layers(skip: float) -> ap.Problem:
     return of_formula(2, 2, TWO_LAYERS, skip=skip)
 
 
-PRODUCT = "(1 + 0.8*y*sign(k0_0*k0_1))/2"
+LENGTH, PRODUCT = "sum(k**2)", "(1 + 0.8*y*sign(k0_0*k0_1))/2"
 OTHER = {"teacher.omega": 0.2, "tokens.sigma": 0.6, "teacher.noise": 0.5}
 
 
@@ -370,7 +348,7 @@ OTHER = {"teacher.omega": 0.2, "tokens.sigma": 0.6, "teacher.noise": 0.5}
     ("problem", "channel", "expected", "error"),
     [
         pytest.param(PAPER.with_fields(OTHER), None, noisy_scores_on_a_grid, 1e-5, id="noisy scores"),
-        pytest.param(of_formula(1, 3, noise=0.5, sigma=0.8), "sum(k**2)", squared_length_on_a_grid, 0.02, id="a length"),
+        pytest.param(of_formula(1, 3, noise=0.5, sigma=0.8), LENGTH, squared_length_on_a_grid, 0.02, id="a length"),
         pytest.param(of_formula(1, 2, sigma=0.7), PRODUCT, (math.pi / 1.6) ** 2, 2e-3, id="the sign of a product"),
         pytest.param(two_layers(1.0), None, 0.18551, 5e-3, id="two layers, by an independent program"),
         pytest.param(two_layers(4.0), None, 0.16914, 5e-3, id="far layers, by an independent program"),
@@ -385,9 +363,6 @@ def test_weak_recovery_is_that_of_an_integral_over_labels(monkeypatch, problem, 
     )
     assert abs(found.alpha - expected) < 4 * found.standard_error + 1e-3 * error + 6e-6
     assert found.standard_error < error * expected
-
-
-# --- fibres -----------------------------------------------------------------------------------------------------------
 
 
 def nodes(k: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Fields:
@@ -440,9 +415,6 @@ def test_a_known_second_layer_has_the_alpha_of_an_independent_program():
 def test_a_chart_on_which_saturated_scores_keep_newton_from_fields_is_left_out():
     channel: Any = model_of(two_layers(4.0)).channel
     assert channel.charts == ((1, 3),)
-
-
-# --- columns that labels cannot tell apart ----------------------------------------------------------------------------
 
 
 def images_of(text: str, rank: int, size: float = 1.0) -> Any:

@@ -25,9 +25,6 @@ def one_token(**fields: object) -> ap.Problem:
     return model("square", {"tokens.sigma": 0.7, **{name.replace("__", "."): one for name, one in fields.items()}})
 
 
-# --- the score matrix of two tokens -----------------------------------------------------------------------------------
-
-
 def overlap_by_gauss(alpha: float, rho: float = 0.25) -> float:
     """Compute q/rho for L = 2, t = 1 without noise, with omega turned into (r, 0).
 
@@ -109,9 +106,6 @@ def test_what_means_tell_of_the_weights_is_known_before_any_label():
     assert after > 0.37
 
 
-# --- one token --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("alpha", "error"), [(1, 0.25437), (2, 0.17453), (3, 0.12985), (5, 0.08394), (10, 0.04357)])
 def test_generalisation_error_of_the_perceptron_is_the_published_one(alpha, error):
     point = learned(one_token(), alpha, "sign", nodes=2**15)
@@ -155,7 +149,9 @@ def linear_with_noise(alpha: float, noise: float, gammas: np.ndarray, weights: n
 
 @settings(max_examples=4)
 @given(
-    noise=st.floats(0.02, 0.6), alpha=st.floats(0.4, 2.5), first=st.floats(0.1, 0.8), second=st.floats(0.1, 0.8),
+    noise=st.floats(0.02, 0.6),
+    alpha=st.sampled_from([0.4, 1.3, 2.5, 30.0, 1e4, 1e6]),
+    first=st.floats(0.1, 0.8), second=st.floats(0.1, 0.8),
     channel=st.sampled_from(["linear", "k"]),
 )  # fmt: skip
 def test_linear_labels_on_any_spectrum_have_their_closed_form(noise, alpha, first, second, channel):
@@ -172,20 +168,11 @@ def test_linear_labels_on_any_spectrum_have_their_closed_form(noise, alpha, firs
     for name, expected in (("overlap", 1 - V / rho), ("free_entropy", phi), ("mutual_information", information)):
         assert abs(float(point[name]) - expected) < 4 * float(point[f"{name}_stderr"]) + 1e-4, name
     assert float(point.test_error) == pytest.approx(V, rel=0.03)
+    assert float(point.V) == pytest.approx(V, rel=1e-3, abs=4 * float(point.V_stderr))
     step = 1e-5
     above, below = (linear_with_noise(alpha, 1 / (1 / noise + s * step), gammas, weights)[2] for s in (1, -1))
     V = float(point.V)
     assert (above - below) / (2 * step) == pytest.approx(V * noise / (V + noise) / 2, rel=5e-3)
-
-
-@pytest.mark.parametrize("alpha", [30.0, 1e3, 1e6])
-def test_a_noisy_line_is_learned_as_by_hand_also_where_labels_tell_little(alpha):
-    point, V = learned(one_token(teacher__noise=0.13), alpha, "linear"), 0.49
-    for _ in range(200):
-        V = 1 / (1 / 0.49 + alpha / (0.13 + V))
-    assert float(point.V) == pytest.approx(V, abs=5 * float(point.V_stderr) + 1e-6 * V)
-    assert float(point.V) == pytest.approx(V, rel=1e-3)
-    assert int(point.recovered) == 0
 
 
 @pytest.mark.parametrize("start", ["uninformed", "informed"])
@@ -207,15 +194,6 @@ def test_a_nearly_marginal_point_is_followed_to_its_end(start):
         assert float(point.V) == pytest.approx(exact, rel=5e-3, abs=4 * float(point.V_stderr))
 
 
-def test_a_noisy_length_is_learned_nearly_as_the_field():
-    line, *lengths = (
-        learned(one_token(teacher__noise=0.1), 1e3, name, start)
-        for name, start in (("linear", "uninformed"), ("absolute", "uninformed"), ("absolute", "informed"))
-    )
-    for one in lengths:
-        assert 1 < float(one.V / line.V) < 1.05
-
-
 @pytest.mark.parametrize(
     ("problem", "channel", "alpha", "status"),
     [
@@ -228,9 +206,6 @@ def test_an_end_that_no_integral_resolves_is_no_fixed_point(problem, channel, al
     with pytest.warns(UserWarning, match="did not converge") if status else np.errstate():
         point = learned(problem, alpha, channel)
     assert (int(point.status), int(point.recovered)) == (status, int(not status))
-
-
-# --- labels of several fields -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,9 +281,6 @@ def test_a_start_that_knows_nothing_leads_to_where_columns_are_told_apart():
     assert q[0, 0] - q[0, 1] > 0.15
 
 
-# --- clusters of which the tokens tell nothing ------------------------------------------------------------------------
-
-
 FLIPPED = {
     "tokens": {
         "kind": "mixture",
@@ -365,10 +337,3 @@ def test_one_of_two_tokens_in_a_noisy_label_has_the_overlap_of_quadrature():
     assert abs(float(point.test_error) - expected) < 4 * float(point.test_error_stderr) < 0.03
     assert abs(float(point.nishimori)) < 4 * float(point.nishimori_stderr)
     assert 0 < float(point.mutual_information) < 1
-
-
-def test_a_cluster_that_no_label_depends_on_changes_nothing():
-    mixed = ap.Problem.from_dict(FLIPPED | {"teacher": {"noise": 0.3}, "loss": {"kind": "square"}})
-    expected = learned(model("square", {"teacher.noise": 0.3}), 0.9, "k + k**3/5", nodes=2**11)
-    found = learned(mixed, 0.9, "k + k**3/5 + 0*c", nodes=2**11)
-    assert float(found.overlap) == pytest.approx(float(expected.overlap), rel=1e-6)

@@ -28,9 +28,6 @@ SIGNS: Law = ((0.5, -1.0, 0.0), (0.5, 1.0, 0.0))
 LEGENDRE = np.polynomial.legendre.leggauss(40)
 
 
-# --- weak recovery ----------------------------------------------------------------------------------------------------
-
-
 def of_two_cells(edge: float) -> float:
     share = 2 * norm.sf(edge)
     return share * (1 - share) / (2 * edge * norm.pdf(edge)) ** 2
@@ -54,9 +51,6 @@ def test_weak_recovery_has_its_closed_form(problem, channel, expected):
     alpha, error, _ = threshold_of(problem, "weak_recovery", channel, 2**10)
     assert abs(alpha - expected) <= 4 * error + 1e-9 * expected
     assert error < 0.02 * (expected or 1)
-
-
-# --- what is published ------------------------------------------------------------------------------------------------
 
 
 def test_phase_retrieval_has_its_published_thresholds():
@@ -87,9 +81,6 @@ def test_the_committee_tells_its_members_apart_at_the_published_alpha_and_does_n
     for name in ("algorithmic", "information_theoretic"):
         assert math.isnan(ds[name])
         assert ds[name].attrs["statement"].startswith("no jump: what is known grows steadily with alpha")
-
-
-# --- potentials of a scalar channel -----------------------------------------------------------------------------------
 
 
 def nodes(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

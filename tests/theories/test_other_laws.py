@@ -92,9 +92,6 @@ def every_problem_is_tilted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SampleLaw, "of", of)
 
 
-# --- from a problem on ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("every_problem_is_tilted")
 def test_what_needs_a_density_refuses_the_law():
     with pytest.raises(ProblemError, match=r"^tokens have a law .* the Bayes-optimal error needs the density of k"):
@@ -118,9 +115,6 @@ def test_checks_ask_the_law_or_say_why_not():
     assert {"test error", "stated errors", "gradient of the free entropy, overlaps"} <= {
         one.name for one in report.checks if one.passed
     }
-
-
-# --- one-step replica-symmetry breaking -------------------------------------------------------------------------------
 
 
 def test_1rsb_of_one_token_against_quadrature():
@@ -183,9 +177,6 @@ def test_1rsb_of_one_token_against_quadrature():
     assert map_.mean_envelope() == pytest.approx(envelope, rel=0.01)
 
 
-# --- one-pass SGD -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("noise", [0.0, 2.3])
 @pytest.mark.parametrize("randomised", [False, True])
 def test_rates_of_sgd_are_means_of_single_steps(noise: float, randomised: bool):
@@ -235,12 +226,12 @@ def test_rates_of_sgd_are_means_of_single_steps(noise: float, randomised: bool):
     assert abs(losses.mean() - dynamics.loss(state)) < 4 * error
 
 
-def test_teachers_of_two_columns_have_noise_in_closed_form_too():
+def test_teachers_of_two_columns_have_noise_in_closed_form_too(uncompiled):
     """The samples of the flow have no noise: their fields are as wide as the kernel's."""
     problem = PAPER.with_fields({"teacher.rank": 2, "student.rank": 2, "teacher.noise": 0.2})
     system = system_of(problem)
     assert system.sample_law.means.shape == (1, 2, system.kernels.label_fields)
-    dynamics = Dynamics.of(system, gauss_hermite(8, 4, False, 3), FlowSettings(0.4))
+    dynamics = Dynamics.of(system, gauss_hermite(8, 4, False, 2), FlowSettings(0.4))
     state = dynamics.rows.start(np.full((2, 4), 0.2), 0.3 * np.eye(2))
     clean = Dynamics.of(
         system_of(problem.with_fields({"teacher.noise": 0.0})), dynamics.channel.rule, FlowSettings(0.4)
@@ -249,9 +240,6 @@ def test_teachers_of_two_columns_have_noise_in_closed_form_too():
     # at finite d an instance has a measure of its own
     own = Spectrum.of(problem.with_fields({"tokens.sigma": 0.83}))
     assert replace(system, spectrum=own).sample_law.rho == pytest.approx(own.rho)
-
-
-# --- the linear baseline ----------------------------------------------------------------------------------------------
 
 
 MIXTURE = model(
@@ -292,9 +280,6 @@ def test_baseline_of_linear_scores_is_that_of_moments_of_single_fields():
     system = System.of(MIXTURE)
     assert linear_test_error(replace(system, own_law=law))[0] == pytest.approx(expected, rel=1e-11)
     assert abs(linear_test_error(system)[0] / expected - 1) > 0.05
-
-
-# --- stability and growth ---------------------------------------------------------------------------------------------
 
 
 def test_copies_and_slopes_against_quadrature():
