@@ -271,7 +271,8 @@ def test_other_solvers_in_units_differ_by_no_more_than_rounding(kind):
     def found(a: float, c: float) -> xr.Dataset:
         if kind == "lasso":
             return ap.solve(kinked(a, c, **{"regularizer.kind": "lasso"}), 1.3, settings=FEW)
-        return ap.tune(kinked(a, c), alpha=1.3, between=(0.05 * a, a), settings=FEW)
+        fields = {"tokens.sigma": 0.61 * c, "teacher.noise": 0.4 * c**2, "regularizer.strength": 0.13 * a}
+        return ap.tune(model("square", fields), alpha=1.3, between=(0.02 * a, 2 * a), settings=FEW)
 
     expected, (a, c) = found(1.0, 1.0), (2.0**9, 2.0**-8) if kind == "lasso" else OF_FIELDS[0]
     assert (expected.status == 0).all()

@@ -203,7 +203,7 @@ def test_a_nearly_marginal_point_is_followed_to_its_end(start):
     ],
 )
 def test_an_end_that_no_integral_resolves_is_no_fixed_point(problem, channel, alpha, status):
-    with pytest.warns(UserWarning, match="did not converge") if status else np.errstate():
+    with pytest.warns(UserWarning, match="not converged") if status else np.errstate():
         point = learned(problem, alpha, channel)
     assert (int(point.status), int(point.recovered)) == (status, int(not status))
 
