@@ -30,8 +30,9 @@ def numbers(low: float, high: float) -> st.SearchStrategy[float]:
 
 def of_formula(name: str, **parameters: tuple[float, float]) -> Mapping[str, Any]:
     """Numbers of the loss, a law of one token, its regulariser and its teacher's prior."""
-    own = {key: value for key, value in MODELS[name].items() if key != "loss.parameters"}
-    own |= {f"loss.parameters.{key}": numbers(*ends) for key, ends in parameters.items()}
+    own, known = dict(MODELS[name]), MODELS[name]["loss.parameters"]
+    drawn = {key: numbers(*parameters[key]) if key in parameters else st.just(value) for key, value in known.items()}
+    own["loss.parameters"] = st.fixed_dictionaries(drawn)
     if name != "heads":
         own["regularizer"] = testing.regularizers()
     if "tokens.clusters" in own:

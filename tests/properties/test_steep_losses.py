@@ -57,7 +57,7 @@ def expected_of(times, slope, b, sigma, start, share):
     [
         pytest.param(6.0, -1.7, 0.83, 0.7, None, id="steep"),
         pytest.param(3.0, 0.0, 1.0, 0.5, 36, id="smooth under a fixed order"),
-        pytest.param(7.0, 0.0, 1.0, 0.5, 36, id="steep under a fixed order"),
+        pytest.param(20.0, 0.0, 1.0, 0.5, 24, id="steep under a fixed order"),
     ],
 )
 def test_flows_on_steep_losses_are_right_within_their_errors(slope, b, sigma, start, order):
@@ -72,6 +72,6 @@ def test_flows_on_steep_losses_are_right_within_their_errors(slope, b, sigma, st
     ds = ap.sgd_flow(model("terms", fields), {"noise": start}, until=UNTIL, records=3)
     for name, value in expected_of(np.asarray(ds.time), slope, b, sigma, start, 0.6).items():
         here, error = (np.asarray(ds[key]).reshape(len(value), -1)[1:] for key in (name, f"{name}_stderr"))
-        assert (np.abs(here - value[1:, None]) <= (3 if order else 4) * error + 1e-7).all(), name
+        assert (np.abs(here - value[1:, None]) <= (3 if order else 4) * error + 1e-5 * abs(value[1:, None])).all(), name
     if not order:
         assert float((ds.q_stderr / ds.q).max()) < 1.5e-3  # what is asked for is reached

@@ -173,7 +173,7 @@ def test_stated_errors_of_sampled_flows_are_their_scatter_about_a_tensor_rule():
     ("changes", "name"),
     [
         ({"teacher.noise": 0.2, "integration.standard_error": 1e-6}, "gauss-hermite"),
-        ({"integration.rule": "sobol", "integration.standard_error": 2e-3}, "sobol"),
+        ({"integration.rule": "sobol", "integration.standard_error": 3e-4}, "sobol"),
     ],
 )
 def test_ways_that_are_corrected_are_those_that_are_integrated(monkeypatch, changes, name):
