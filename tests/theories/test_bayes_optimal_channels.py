@@ -466,3 +466,8 @@ def test_growth_of_the_committee_is_that_of_directions_which_break_its_symmetry(
     evolution = model_of(two_layers(1)).evolution(32)
     V = evolution.rho - np.diag([0.0, 0.003])  # where the second layer is about to be learned
     assert growth(evolution, 0.198, V, Sector.of(evolution, V)).value < 0.3
+
+
+def test_exact_sums_of_fields_are_learned_from_at_once():
+    found = _weak_recovery(model_of(of_formula(2), "k[0, 0] - 0.6*k[1, 0]").evolution(16))
+    assert (found.alpha, found.standard_error) == (0.0, 0.0)
