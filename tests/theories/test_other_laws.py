@@ -1,23 +1,26 @@
-"""Theories of samples whose teacher's fields are not Gaussian, against quadrature and draws of their own."""
+"""Theories of samples whose teacher's fields are not Gaussian, against quadrature and draws of their own.
+
+Not public: quadrature at given overlaps needs the law's own points and weights, and a law that no problem has.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import cast
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from other_laws import ridge_regression
+from models import model
 from scipy.special import expit
 
-from attnphase.checks.consistency import check
+import attnphase as ap
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import REPLICATES
 from attnphase.integration.rules import gauss_hermite, sobol
 from attnphase.kernels.local.constants import Starts
-from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.map import StateEvolution
@@ -28,31 +31,48 @@ from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
-from attnphase.theories.bayes_optimal.run import bayes_optimal
 from attnphase.theories.one_rsb.equations import one_rsb_equations
 from attnphase.theories.one_rsb.map import OneRsbMap, OneRsbOverlaps
 from attnphase.theories.one_rsb.nodes import OneRsbNodes
-from attnphase.theories.one_rsb.run import one_rsb
-from attnphase.theories.one_rsb.solving import apart_by
 from attnphase.theories.sgd_flow.rates import Dynamics
 from attnphase.theories.sgd_flow.settings import FlowSettings
 from attnphase.theories.sgd_flow.slopes import system_of
-from tests.numeric.test_baseline import MIXTURE, error_of, linear_teacher
-from tests.numeric.test_sample_law import Tilted, columns, tilted
 
-PAPER = Problem.paper(omega=0.3)
+PAPER = ap.Problem.paper(omega=0.3)
 
 
 @dataclass(frozen=True, eq=False)
-class Even(Tilted):
-    """The weight is ``(1 + tilt z_0^2) / (1 + tilt)``: signs of all fields may change."""
+class Tilted(SampleLaw):
+    """``rho^-1/2 (k - kbar) = z + bend (z^2 - 1)``, z weighted by ``(1 + tilt z_0)^2 / (1 + tilt^2)``, or evenly."""
+
+    gaussian: ClassVar[bool] = False
+    tilts: tuple[float, ...] = ()
+    bend: float = 0.0
+    even: bool = False
 
     def drawn(self, configuration: int, zeta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        tilt = self.tilts[configuration]
-        return zeta, (1 + tilt * zeta[:, 0, 0] ** 2) / (1 + tilt)
+        tilt, z = self.tilts[configuration], zeta[:, 0, 0]
+        shares = (1 + tilt * z**2) / (1 + tilt) if self.even else (1 + tilt * z) ** 2 / (1 + tilt**2)
+        return zeta + self.bend * (zeta**2 - 1), shares
 
     def unchanged(self, order: Sequence[int], turn: np.ndarray) -> bool:
-        return list(order) == list(range(len(order))) and np.array_equal(np.abs(turn), np.eye(len(turn)))
+        signs = np.abs(turn) if self.even else turn
+        return list(order) == list(range(len(order))) and np.array_equal(signs, np.eye(len(turn)))
+
+
+def as_other(law: SampleLaw, tilts: tuple[float, ...], bend: float = 0.0, even: bool = False) -> Tilted:
+    known = {one.name: getattr(law, one.name) for one in fields(SampleLaw)}
+    return Tilted(**known, tilts=tilts, bend=bend, even=even)
+
+
+def tilted(problem: ap.Problem, tilts: tuple[float, ...], bend: float) -> tuple[System, Tilted]:
+    system = System.of(problem)
+    law = as_other(system.sample_law, tilts, bend)
+    return replace(system, own_law=law), law
+
+
+def columns(*values: Sequence[float]) -> Overlaps:
+    return Overlaps(*(np.array(one, dtype=float).reshape(-1, 1, 1) for one in values))
 
 
 def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,61 +80,32 @@ def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
     return z, w / w.sum()
 
 
-# --- from a problem on ------------------------------------------------------------------------------------------------
-
-
-def as_other(kind: type[Tilted], law: SampleLaw, tilts: tuple[float, ...], bend: float = 0.0) -> Tilted:
-    known = {one.name: getattr(law, one.name) for one in fields(SampleLaw)}
-    return kind(**known, tilts=tilts, bend=bend)
-
-
 @pytest.fixture
-def tilts_every_problem(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def every_problem_is_tilted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples of problems have a law that is not Gaussian."""
-    plain, kind = SampleLaw.of, getattr(request, "param", Tilted)
+    plain = SampleLaw.of
 
-    def of(problem: Problem, spectrum: Spectrum, **noisy: bool) -> Tilted:
+    def of(problem: ap.Problem, spectrum: Spectrum, **noisy: bool) -> Tilted:
         law = plain(problem, spectrum, **noisy)
-        return as_other(kind, law, (0.9,) * len(law.probabilities), 0.12)
+        return as_other(law, (0.9,) * len(law.probabilities), 0.12)
 
     monkeypatch.setattr(SampleLaw, "of", of)
 
 
-@pytest.mark.usefixtures("tilts_every_problem")
-def test_ridge_regression_is_solved_under_another_law():
-    """All that a point has, against the fixed point of equations that two moments of k close."""
-    problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.13}, "loss": {"kind": "square"}})
-    alpha, point = 1.9, solve_point(problem, 1.9, "semantic", settings=SolverSettings(threads=1))
-    law = System.of(problem).sample_law
-    assert isinstance(law, Tilted)
-    gamma = 1.13**2
-    second = law.mean(0, 2) * gamma
-    expected = ridge_regression(second, gamma, alpha, cast("float", problem.regularizer.strength))
-    # the replicon is E g'^2 times the prior's, and E g'^2 knows no law
-    V = expected["V"]
-    expected |= {"replicon": alpha * (V / (1 + V)) ** 2, "overlap_gap": 0.0}
-    for name, value in expected.items():
-        assert float(np.ravel(point.values[name])[0]) == pytest.approx(value, rel=2e-3), name
-    assert float(point.values["free_energy_gap"]) < 1e-3 * expected["training_loss"]
-    assert abs(second / gamma - 1) > 0.3
-
-
-@pytest.mark.usefixtures("tilts_every_problem")
-def test_theories_that_need_a_density_refuse_the_law():
+@pytest.mark.usefixtures("every_problem_is_tilted")
+def test_what_needs_a_density_refuses_the_law():
     with pytest.raises(ProblemError, match=r"^tokens have a law .* the Bayes-optimal error needs the density of k"):
-        bayes_optimal(Problem.paper(omega=0.3125), 0.7)
-    noisy = Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "square"}, "teacher": {"noise": 0.0625}})
+        ap.bayes_optimal(ap.Problem.paper(omega=0.3125), 0.7)
     with pytest.raises(ProblemError, match=r"^tokens have a law .* set teacher\.noise to 0\.$"):
-        solve_point(noisy, 1.0, "semantic")
+        ap.solve(model("square", {"teacher.noise": 0.0625}), 1.0)
 
 
-@pytest.mark.usefixtures("tilts_every_problem")
+@pytest.mark.usefixtures("every_problem_is_tilted")
 def test_checks_ask_the_law_or_say_why_not():
     """Those that hold for any law pass; those of Gaussian fields alone are left out."""
     problem = PAPER.with_fields({"tokens.sigma": 0.707})  # of its own: systems are kept by their problem
-    report = check(problem, 2.0, settings=SolverSettings(threads=1))
-    said = {one.name: one.detail for one in report.checks if one.passed is None}
-    assert {name for name, why in said.items() if "Gaussian fields" in why} == {
+    report = ap.check(problem, 2.0, settings=ap.SolverSettings(threads=1))
+    assert {one.name for one in report.checks if one.passed is None and "Gaussian fields" in one.detail} == {
         "law of the fields",
         "reduction: one cluster is a Gaussian",
         "reduction: equal clusters are a Gaussian",
@@ -126,61 +117,12 @@ def test_checks_ask_the_law_or_say_why_not():
     }
 
 
-@pytest.mark.parametrize("tilts_every_problem", [Even], indirect=True)
-@pytest.mark.usefixtures("tilts_every_problem")
-def test_1rsb_begins_at_the_replica_symmetric_training_loss():
-    """Solved from a problem on: at y = 0 it has the replica-symmetric F, and more where groups break the symmetry."""
-    problem = PAPER.with_fields({"tokens.sigma": 0.703, "integration.rule": "sobol", "integration.nodes": 256})
-    point = solve_point(problem, 1.0, "uninformed", settings=SolverSettings(threads=1))
-    settings = SolverSettings(tolerance=1e-5, max_maps=1000, threads=1)
-    found = one_rsb(
-        problem, 1.0, y=[1e-6, 150], branch="uninformed", start="informed", outer=64, inner=16, settings=settings
-    )
-    assert found.status.values.tolist() == [0, 0]
-    for name, one in (("q_1", "q"), ("V", "V"), ("free_entropy", "training_loss"), ("test_error", "test_error")):
-        first = found[name].isel(state=0).to_numpy().ravel()[0]
-        error = np.hypot(float(found[f"{name}_stderr"].isel(state=0).max()), np.max(point.errors[one]))
-        assert abs(first - np.ravel(point.values[one])[0]) < 4 * error, name
-        assert error < 0.1 * first
-    assert point.values["overlap_gap"] > 0.5
-    loss = float(point.values["training_loss"])
-    assert loss > 0.0045  # of a Gaussian k .0037
-    assert float(found.free_entropy[1] - 2 * found.free_entropy_stderr[1]) > loss
-
-
-# --- one-step replica-symmetry breaking -------------------------------------------------------------------------------
-
-
-def test_without_a_tilt_of_groups_1rsb_is_the_replica_symmetric_map():
-    """At y = 0 the image of q_1, V, m and theta does not know q_0."""
-    system, _ = tilted(PAPER, (0.8,), 0.05)
-    start = initial_overlaps(PAPER, "semantic")
-    start = Overlaps(start.q, 0.4 * start.V, start.m, start.theta)
-    sector = system.sector_of(start)
-    map_ = OneRsbMap(OneRsbNodes(system, 128, 32, 16), 1.3, 1e-9, sector)
-    image = map_(map_.pack(apart_by(start, system.spectrum.rho, 0.37)))
-    assert image is not None
-    size = sector.basis.shape[1]
-    error = map_.images()[:, :size].std(axis=0, ddof=1) / 4
-
-    def plain(own: System) -> np.ndarray:
-        rule = gauss_hermite(4, 2, False, 16)
-        found = StateEvolution(Channel(own, rule), 1.3, sector)
-        expected = found(found.pack(start))
-        assert expected is not None
-        return expected
-
-    apart = np.abs(image[:size] - plain(system)) / (error + 1e-12)
-    assert apart.max() < 4
-    assert (np.abs(image[:size] - plain(replace(system, own_law=None))) / (error + 1e-12)).max() > 12
-
-
 def test_1rsb_of_one_token_against_quadrature():
     """Ridge regression with two clusters, tilted apart: all integrals over xi_1, xi_0 and k by Gauss-Hermite nodes."""
     clusters = [{"mean": [0.9], "sigma": 0.7}, {"mean": [-0.4], "sigma": 1.3}]
     tokens = {"length": 1, "kind": "mixture", "clusters": clusters, "mean_teacher": [[0.3]]}
     tokens["law"] = {"kind": "independent", "weights": [0.35, 0.65]}
-    problem = Problem.from_dict({"tokens": tokens, "loss": {"kind": "square"}})
+    problem = ap.Problem.from_dict({"tokens": tokens, "positions": {"kind": "none"}, "loss": {"kind": "square"}})
     system, law = tilted(problem, (0.9, 0.6), 0.12)
     alpha, y = 1.7, 0.8
     at = OneRsbOverlaps(*(np.array(x).reshape(2, 1, 1) for x in
@@ -235,16 +177,13 @@ def test_1rsb_of_one_token_against_quadrature():
     assert map_.mean_envelope() == pytest.approx(envelope, rel=0.01)
 
 
-# --- one-pass SGD -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("noise", [0.0, 2.3])
 @pytest.mark.parametrize("randomised", [False, True])
 def test_rates_of_sgd_are_means_of_single_steps(noise: float, randomised: bool):
     """With tokens of covariance ``s I`` a step moves ``W^T Q_star/d`` by k times the gradient, ``|W|^2/d`` by 2 h."""
     problem = PAPER.with_fields({"teacher.noise": noise})
     plain = system_of(problem)
-    law = as_other(Tilted, plain.sample_law, (0.9,), 0.07)
+    law = as_other(plain.sample_law, (0.9,), 0.07)
     system = replace(plain, own_law=law)
     rule = sobol(4, 2, False, 2**10, 8, 3) if randomised else gauss_hermite(4, 2, False, 14)
     eta, batch = 2.9, 1
@@ -287,12 +226,12 @@ def test_rates_of_sgd_are_means_of_single_steps(noise: float, randomised: bool):
     assert abs(losses.mean() - dynamics.loss(state)) < 4 * error
 
 
-def test_teachers_of_two_columns_have_noise_in_closed_form_too():
+def test_teachers_of_two_columns_have_noise_in_closed_form_too(uncompiled):
     """The samples of the flow have no noise: their fields are as wide as the kernel's."""
     problem = PAPER.with_fields({"teacher.rank": 2, "student.rank": 2, "teacher.noise": 0.2})
     system = system_of(problem)
     assert system.sample_law.means.shape == (1, 2, system.kernels.label_fields)
-    dynamics = Dynamics.of(system, gauss_hermite(8, 4, False, 3), FlowSettings(0.4))
+    dynamics = Dynamics.of(system, gauss_hermite(8, 4, False, 2), FlowSettings(0.4))
     state = dynamics.rows.start(np.full((2, 4), 0.2), 0.3 * np.eye(2))
     clean = Dynamics.of(
         system_of(problem.with_fields({"teacher.noise": 0.0})), dynamics.channel.rule, FlowSettings(0.4)
@@ -303,13 +242,26 @@ def test_teachers_of_two_columns_have_noise_in_closed_form_too():
     assert replace(system, spectrum=own).sample_law.rho == pytest.approx(own.rho)
 
 
-# --- the linear baseline ----------------------------------------------------------------------------------------------
+MIXTURE = model(
+    "linear",
+    {
+        "teacher.omega": 0.34,
+        "tokens.kind": "mixture",
+        "tokens.sigma": None,
+        "tokens.clusters": [
+            [{"sigma": 0.6, "mean": [0.9]}, {"sigma": 0.35, "mean": [-0.7]}],
+            [{"sigma": 0.45, "mean": [-0.8]}, {"sigma": 0.7, "mean": [1.1]}],
+        ],
+        "tokens.law": {"kind": "table", "table": [[0.4, 0.1], [0.15, 0.35]]},
+        "tokens.mean_teacher": [[0.6]],
+    },
+)
 
 
-def test_baseline_of_linear_scores_from_moments_of_single_fields():
+def test_baseline_of_linear_scores_is_that_of_moments_of_single_fields():
     """``T = (1 - omega) k k^T + omega A``: tokens are independent in a configuration, their powers by quadrature."""
     spectrum = Spectrum.of(MIXTURE)
-    law = as_other(Tilted, SampleLaw.of(MIXTURE, spectrum), (0.4, -0.3, 0.2, 0.6), 0.07)
+    law = as_other(SampleLaw.of(MIXTURE, spectrum), (0.4, -0.3, 0.2, 0.6), 0.07)
     (z, w), omega, A = hermite(20), MIXTURE.teacher.omega, MIXTURE.mixing_matrix
     second, weighted, mean = 0.0, np.zeros((2, 2)), np.zeros(2)
     for c, p in enumerate(law.probabilities):
@@ -325,16 +277,14 @@ def test_baseline_of_linear_scores_from_moments_of_single_fields():
         weighted += p * ((1 - omega) * first + omega * A) * D
         mean += p * D
     expected = (second - (weighted**2 / mean).sum()) / 2
-    assert error_of(MIXTURE, linear_teacher, law)[0] == pytest.approx(expected, rel=1e-11)
-    assert abs(error_of(MIXTURE)[0] / expected - 1) > 0.05
-
-
-# --- stability and growth ---------------------------------------------------------------------------------------------
+    system = System.of(MIXTURE)
+    assert linear_test_error(replace(system, own_law=law))[0] == pytest.approx(expected, rel=1e-11)
+    assert abs(linear_test_error(system)[0] / expected - 1) > 0.05
 
 
 def test_copies_and_slopes_against_quadrature():
     """Logistic regression: ``E (g - g')^2`` of fields with the covariance ``q - D``, and ``E (dg/domega)^2``."""
-    problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.1}, "loss": {"kind": "logistic"}})
+    problem = model("logistic", {"tokens.sigma": 1.1})
     system, law = tilted(problem, (0.7,), 0.0)
     alpha, (q, V, m, theta), D = 3.1, (2.9, 1.7, 0.2, 1.1), 0.4
     overlaps = columns([q], [V], [m], [theta])
@@ -375,7 +325,7 @@ def test_copies_and_slopes_against_quadrature():
 def test_growth_is_the_derivative_of_the_map():
     """An even law, at the uninformed point of a loss whose minimisers do not jump."""
     plain = System.of(PAPER)
-    system = replace(plain, own_law=as_other(Even, plain.sample_law, (0.8,)))
+    system = replace(plain, own_law=as_other(plain.sample_law, (0.8,), even=True))
     assert system.reflects
     start = initial_overlaps(PAPER, "uninformed")
     start = Overlaps(start.q, 0.2 * start.V, start.m, start.theta)

@@ -1,0 +1,359 @@
+"""Trajectories of gradient flow and one-pass SGD, their stationary points and basins.
+
+Not public: which rule comes next, the share of samples with a gradient, where a slow trajectory ends, and what the
+ends of trajectories make of a boundary are decisions that a whole basin takes minutes to show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from models import model
+from scipy.linalg import expm
+
+import attnphase as ap
+from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.system import System
+from attnphase.theories.sgd_flow.planes import Arrival
+from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
+from attnphase.theories.sgd_flow.slopes import SlopeChannel, next_rule, system_of
+from attnphase.theories.sgd_flow.trajectory import follow_flow, integrated, measured, started
+
+PAPER = ap.Problem.paper(omega=0.3)
+NO_DECAY = {"regularizer.strength": 1e-8}
+START = "semantic=0.3,positional=0.3,noise=0.6"
+
+
+def rule(order: int) -> dict[str, Any]:
+    return {"integration.rule": "gauss-hermite", "integration.nodes": order}
+
+
+def few(nodes: int) -> dict[str, Any]:
+    return {"integration.rule": "sobol", "integration.nodes": nodes}
+
+
+def test_the_paper_setting_has_the_numbers_of_an_integration_by_hand():
+    """Of the equations for isotropic tokens, by raw moments; its errors stand beside its numbers."""
+    last = ap.sgd_flow(PAPER.with_fields(NO_DECAY), START, 2.0, 40.0, records=3).isel(time=-1, token=0)
+    for name, value, error in (("q", 0.1116, 8e-5), ("m", 0.0489, 2e-4), ("theta", 0.1336, 1.5e-4)):
+        assert abs(float(last[name].squeeze()) - value) < 3 * error, name
+        assert float(last[f"{name}_stderr"].squeeze()) < 4 * error
+    assert float(last.population_risk) == pytest.approx(float(last.test_error), rel=1e-5)  # L = 2, no decay
+
+
+@pytest.mark.parametrize(
+    ("rate", "batch", "delta", "said"),
+    [(0.0, 1, 0.0, False), (0.7, 1, 0.0, False), (1.9, 3, 0.0, False), (1.3, 2, 0.37, False), (1.3, 2, 0.37, True)],
+)
+def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch, delta, said):
+    """Loss (h - k)^2/2 of one token: an atom's error ``v = W - Q_star`` obeys ``v' = -eta gamma v``.
+
+    Its square decays by ``2 eta gamma`` and gains ``eta^2 gamma/s`` times the mean square of ``h - k``, that of all
+    atoms together and of the labels' noise, also where the loss itself names the noise.
+    """
+    spectrum = [{"weight": 0.4, "variances": [0.3]}, {"weight": 0.6, "variances": [0.9]}]
+    fields = {"tokens.sigma": None, "tokens.spectrum": spectrum, "teacher.noise": delta, **NO_DECAY, **rule(8)}
+    own = {"loss.parameters.quantile": 0, "loss.parameters.square": 1}
+    problem = model("kinks", fields | own) if said else model("square", fields)
+    start, eta = Sizes(semantic=0.35, noise=0.8), rate or 1.0
+    ds = ap.sgd_flow(problem, start, rate, 4.0, batch=batch, records=3)
+    gamma, weight = np.array([0.3, 0.9]), np.array([0.4, 0.6])
+    noise = rate and eta**2 / batch
+    system = np.zeros((3, 3))  # the last row is one, which the labels' noise multiplies
+    system[:2, :2] = np.diag(-2 * eta * gamma) + noise * np.outer(gamma, weight * gamma)
+    system[:2, 2] = noise * gamma * delta
+    first = np.append(np.full(2, (start.semantic - 1) ** 2 + start.noise**2), 1.0)
+    for t in range(3):
+        time, here = float(ds.time[t]), ds.isel(time=t)
+        along = 1 + (start.semantic - 1) * np.exp(-eta * gamma * time)
+        square = (expm(system * time) @ first)[:2]
+        expected = {"theta": weight @ (gamma * along), "q": weight @ (gamma * (square + 2 * along - 1))}
+        expected |= {
+            "test_error": weight @ (gamma * square),
+            "population_risk": (weight @ (gamma * square) + delta) / 2,
+        }
+        for name, value in expected.items():
+            assert float(here[name].squeeze()) == pytest.approx(value, rel=2e-5), name
+
+
+def test_noise_of_labels_is_nothing_to_gradient_flow_but_a_constant_of_the_risk():
+    noisy = PAPER.with_fields({"tokens.sigma": [0.4, 0.6], **rule(6)})
+    clean, found = (
+        ap.sgd_flow(noisy.with_fields({"teacher.noise": x}), START, 0.0, 15.0, records=4) for x in (0.0, 0.21)
+    )
+    for name in ("q", "m", "theta", "weight_norm", "test_error"):
+        assert (clean[name] == found[name]).all(), name
+    # every row of the noise meets every token: Delta L Tr D / 2
+    gain = (found.population_risk - clean.population_risk).to_numpy()
+    assert gain == pytest.approx(np.full(4, 0.21 * 2 * (0.16 + 0.36) / 2), rel=1e-12)
+
+
+MIXTURE = {
+    "tokens.kind": "mixture",
+    "tokens.sigma": None,
+    "tokens.clusters": [{"sigma": 0.5, "mean": [0.9]}, {"sigma": 0.4, "mean": [-0.7]}],
+    "tokens.law": {"kind": "same", "probability": 0.8},
+    "tokens.mean_positions": [[0.15], [-0.15]],
+    "tokens.mean_teacher": [[0.2]],
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"teacher.omega": 0.17, "regularizer.strength": 0.03}, id="paper"),
+        pytest.param(
+            {"tokens.sigma": None, "tokens.spectrum": {"kind": "two-level", "variances": [0.1, 0.5], "fraction": 0.3}},
+            id="spectrum",
+        ),
+        pytest.param({"positions.gram": [[1.3, 0.4], [0.4, 0.7]], "tokens.sigma": [0.4, 0.6]}, id="encodings"),
+        pytest.param(MIXTURE, id="mixture"),
+    ],
+)
+def test_gradient_flow_loses_risk_at_the_rate_of_its_gradients_square(changes):
+    """``d risk / dt = -(mean square of the rows' velocity)``, by a difference of risks and not by the conjugates.
+
+    The velocity of a row is u for its mean and ``-A delta`` for its deviation; nothing of this is in the rates' code.
+    """
+    system = System.of(PAPER.with_fields(changes | rule(14)))
+    dynamics, state = started(system, Sizes(0.45, 0.35, 0.5), FlowSettings(), system.refinement(2**18).first())
+    rate, rows = dynamics.rate(state), dynamics.rows
+    _, covariances = rows.unpack(state)
+    moved, shrunk = rows.unpack(rate)
+    # C' = -2 A C for one column, so that A C A = C'^2 / 4C
+    gone = rows.weights[: rows.points] @ (moved[..., 0] ** 2).sum(axis=1)
+    gone += rows.weights[rows.points :] @ (shrunk[:, 0, 0] ** 2 / (4 * covariances[:, 0, 0]))
+    step = 1e-4
+    ahead, behind = (measured(dynamics, (state + s * step * rate)[None])["population_risk"][0] for s in (1, -1))
+    assert (ahead - behind) / (2 * step) == pytest.approx(-gone, rel=1e-5)
+    assert gone > 1e-6
+
+
+def test_small_rates_are_gradient_flow():
+    problem = PAPER.with_fields(rule(8))
+    flow = ap.sgd_flow(problem, START, 0.0, 12.0, records=3)
+    for rate in (0.02, 0.01):
+        sgd = ap.sgd_flow(problem, START, rate, 12.0 / rate, records=3)
+        # the noise's part is linear in the rate
+        assert 1e-4 < np.abs(sgd.q.to_numpy() - flow.q.to_numpy()).max() / rate < 0.05
+
+
+def test_exact_symmetries_stay_exact_under_sampled_nodes():
+    """Along the teacher alone m is zero at all times, and theta along the encodings."""
+    semantic, positional = (
+        ap.sgd_flow(PAPER.with_fields(few(64)), f"{name}=0.4,noise=0.3", 1.0, 30.0, records=3)
+        for name in ("semantic", "positional")
+    )
+    assert not semantic.m.any()
+    assert float(np.abs(semantic.theta).min()) > 0.05
+    assert not positional.theta.any()
+    assert (positional.m[:, 0] == -positional.m[:, 1]).all()
+
+
+def test_stated_errors_of_sampled_flows_are_their_scatter_about_a_tensor_rule():
+    exact = ap.sgd_flow(PAPER.with_fields(rule(12)), START, 1.5, 15.0, records=4).isel(time=slice(1, None))
+    several = [
+        ap.sgd_flow(PAPER.with_fields(few(64) | {"integration.seed": seed}), START, 1.5, 15.0, records=4)
+        for seed in range(5)
+    ]
+    for name in ("q", "m", "theta", "test_error"):
+        found = np.stack([ds[name].to_numpy()[1:] for ds in several])
+        stated = np.sqrt(np.mean([ds[f"{name}_stderr"].to_numpy()[1:] ** 2 for ds in several], axis=0))
+        apart = np.sqrt(((found - exact[name].to_numpy()) ** 2).mean(axis=0))
+        assert (apart < 2.2 * stated).all(), name
+        assert np.median(apart / stated) > 0.4, name
+    assert float(np.abs(several[0].q_stderr[0]).max()) < 1e-12  # all start alike
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"teacher.noise": 0.2, "integration.standard_error": 1e-6}, "gauss-hermite"),
+        ({"integration.rule": "sobol", "integration.standard_error": 3e-4}, "sobol"),
+    ],
+)
+def test_ways_that_are_corrected_are_those_that_are_integrated(monkeypatch, changes, name):
+    """Values and their errors under rules that were asked at a few knots in time, beside an integration under each."""
+    problem, start = PAPER.with_fields(changes), Sizes.of(START)
+    settings = FlowSettings(2.0, until=8.0, records=3)
+    quick = follow_flow(problem, start, settings)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.trajectory.known_way", lambda *_: None)
+    whole = follow_flow(problem, start, settings)
+    assert (quick.rule.name, quick.rule.order) == (name, whole.rule.order)
+    assert quick.evaluations < whole.evaluations
+    for key, value in whole.values.items():
+        errors = whole.errors[key]
+        assert (np.abs(quick.values[key] - value) <= 0.05 * errors + 1e-6 * np.abs(value).max()).all(), key
+        assert np.abs(quick.errors[key] - errors).max() <= 0.1 * errors.max(), key
+        assert errors.any(), key
+
+
+@pytest.mark.parametrize("largest", [2**18, 2**12])
+@pytest.mark.parametrize(
+    ("problem", "order", "error", "expected"),
+    [
+        (PAPER, 12, 0.9e-3, None),
+        (PAPER, 12, 2e-3, ("gauss-hermite", 16)),  # 0.002^1.155
+        (PAPER, 12, 4e-3, ("sobol", 256)),
+        (model("square"), 12, 0.02, ("gauss-hermite", 16)),  # 0.02^2 under order 48
+        (model("square"), 12, 0.05, ("sobol", 256)),
+    ],
+)
+def test_tensor_rules_are_left_for_points_where_they_do_not_converge(problem, order, error, expected, largest):
+    """By errors of a pole beside the real axis, which are about ``exp(-c sqrt(n))``; never back."""
+    rules = system_of(problem).refinement(largest)
+    finer = next_rule(rules, rules.gauss_hermite(order), error, smooth=True)
+    assert (None if finer is None else (finer.name, finer.order)) == expected
+    last = rules.sobol(256)
+    while (finer := next_rule(rules, last, 0.1, smooth=True)) is not None:
+        assert finer.randomised
+        assert finer.order > last.order
+        last = finer
+    assert last.size == largest
+
+
+def grown(start: str, order: str, until: float = 20.0) -> float:
+    """Rate at which a small start grows."""
+    ds = ap.sgd_flow(PAPER.with_fields(rule(8)), start, 0.0, until, records=3)
+    sizes = np.abs(ds[order].isel(token=0).to_numpy().ravel())
+    return 2 * math.log(sizes[2] / sizes[1]) / until
+
+
+def test_stationary_points_of_the_paper_are_two_minima_a_saddle_and_zero():
+    ds = ap.stationary(PAPER.with_fields(rule(8)), starts=6)
+    assert ds.unstable_directions.to_numpy().tolist() == [0, 0, 1, 2]
+    assert (np.diff(ds.population_risk) > 0).all()
+    at_zero = ds.isel(solution=3)
+    assert float(at_zero.weight_norm) < 1e-8
+    for start, order, eigenvalue in (("positional=1e-5", "m", 0), ("semantic=1e-5", "theta", 1)):
+        assert grown(start, order) == pytest.approx(float(at_zero.eigenvalue[eigenvalue]), rel=1e-4)
+    end = ap.sgd_flow(PAPER.with_fields(rule(8)), "positional=0.3,noise=0.2", 0.0, 5000.0, records=2)
+    assert (int(end.status), float(end.end) < 5000) == (FlowStatus.at_rest, True)
+    positional = ds.isel(solution=int(np.abs(ds.m[:, 0, 0].to_numpy()).argmax()))
+    assert float(np.abs(end.m[-1, 0, 0])) == pytest.approx(float(np.abs(positional.m[0, 0])), rel=1e-3)
+
+
+def test_rest_at_a_saddle_is_told_from_rest():
+    """Noise alone dies at a point that a small part along the encodings leaves, at a rate that a run with one has."""
+    dead = ap.sgd_flow(PAPER.with_fields(rule(8)), "noise=0.3", 0.0, 4000.0, records=2)
+    assert int(dead.status) == FlowStatus.at_saddle
+    assert float(dead.growth) == pytest.approx(grown("positional=1e-5", "m"), rel=1e-3)
+
+
+def test_passing_by_a_saddle_is_no_rest():
+    """At this angle it is slower beside the saddle than what is rest elsewhere, and ends semantic all the same."""
+    system = system_of(PAPER.with_fields(rule(6)))
+    angle, settings = math.radians(63.5), FlowSettings(until=4000.0, tolerance=1e-6, at_rest=5e-3)
+    start = Sizes(semantic=0.5 * math.sin(angle), positional=0.5 * math.cos(angle))
+    dynamics, state = started(system, start, settings, system.refinement(2**18).first())
+    found = integrated(dynamics, state)
+    speeds = np.array([dynamics.speed(one) for one in found.states])
+    assert speeds[np.flatnonzero(speeds < settings.at_rest)[0] :].max() > 2 * settings.at_rest
+    assert found.status is FlowStatus.at_rest
+    assert found.growth < 0
+    assert dynamics.has_found(found.states[-1])[3]
+
+
+@pytest.mark.parametrize(
+    ("problem", "start", "rate"),
+    [
+        pytest.param(
+            model("square", {"tokens.sigma": 1.0, **NO_DECAY, **rule(8)}), "noise=0.5", 2.5, id="eta gamma > 2"
+        ),
+        pytest.param(PAPER.with_fields(rule(5)), START, 1e5, id="a huge rate, few nodes"),
+        pytest.param(PAPER.with_fields(few(16)), START, 1e7, id="a huge rate, few points"),
+    ],
+)
+def test_rates_that_are_too_large_diverge(problem, start, rate):
+    """Also where the noise carries the weights to where no node has a gradient: that is no rest."""
+    ds = ap.sgd_flow(problem, start, rate, 200.0, records=3)
+    assert int(ds.status) == FlowStatus.diverged
+    assert np.isnan(ds.q[-1]).all()
+    assert np.isfinite(ds.q[0]).all()
+
+
+def test_the_share_of_samples_with_a_gradient_is_that_of_a_normal():
+    """Of the square loss of one token ``g = k - h`` is normal: ``E[g^2]^2 / E[g^4]`` is a third, whatever its size."""
+    system = system_of(model("square", rule(5)))
+    dynamics, state = started(system, Sizes(semantic=0.3, noise=0.9), FlowSettings(1.1), system.refinement(64).first())
+    channel = SlopeChannel(system, dynamics.channel.rule)
+    assert channel.participation(dynamics.rows.overlaps(state)[0]) == pytest.approx(1 / 3, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 2)
+    problem = PAPER.with_fields(rule(8))
+    ds = ap.basins(problem, 0.3, 0.5, [56.0, 68.0])
+    assert ds.basin.to_numpy().ravel().tolist() == [Basin.positional, Basin.semantic]
+    boundary, error = ds.boundary.item(), ds.boundary_stderr.item()
+    assert 1.5 <= error < 2.5  # half of 12/4, and what the finer of two rules changes
+    for sign, order in ((-1, "m"), (1, "theta")):
+        angle = math.radians(boundary + sign * error)
+        start = Sizes(semantic=0.5 * math.sin(angle), positional=0.5 * math.cos(angle))
+        end = ap.sgd_flow(problem, start, 0.0, 3000.0, records=2).isel(time=-1)
+        assert max(("m", "theta"), key=lambda name: float(np.abs(end[name]).max())) == order
+
+
+def sides(low: float, high: float) -> Callable[[float], Basin]:
+    return lambda angle: Basin.positional if angle < low else Basin.semantic if angle > high else Basin.mixed
+
+
+def boundary_of(monkeypatch: pytest.MonkeyPatch, ends: Sequence[Callable[[float], Basin]], **fields: Any) -> Any:
+    """A plane whose starts end by their angle in degrees, by one function for each rule in the order they come."""
+    several, names = iter(ends), {}
+
+    def arrival(dynamics: Any, state: Any) -> Arrival:
+        size = dynamics.channel.rule.size
+        names[size] = names.get(size) or next(several)
+        overlaps = dynamics.rows.overlaps(state)[0]
+        angle = math.degrees(math.atan2(np.abs(overlaps.theta).max() / 0.25, np.abs(overlaps.m).max()))
+        return Arrival(0.0, 0.0, 0.0, 0.0, names[size](angle), FlowStatus.at_rest)
+
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.arrival_from", arrival)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 9)
+    ds = ap.basins(PAPER.with_fields(fields or rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
+    return ds.boundary.item(), ds.boundary_stderr.item()
+
+
+HALF = 40 / 2**10
+
+
+def test_error_of_the_boundary_holds_what_the_rule_changes(monkeypatch):
+    """With little left of bisection, the boundary is the finer rule's, its error the larger distance from two."""
+    found, error = boundary_of(monkeypatch, [sides(at, at) for at in (40.0, 40.6, 40.3)])
+    assert found == pytest.approx(40.6, abs=1.01 * HALF)
+    assert error == pytest.approx(0.6, abs=3 * HALF)
+
+
+def test_the_boundary_under_a_low_order_is_held_against_two_gauges(monkeypatch):
+    """One order below it is nearly the same by chance; two below it is 4 degrees off, of which a quarter counts."""
+    ends = [sides(at, at) for at in (40.0, 40.1, 44.1)]
+    found, error = boundary_of(monkeypatch, ends, **{"student.tied": False})
+    assert found == pytest.approx(40.1, abs=1.01 * HALF)
+    assert error == pytest.approx(1.0, abs=3 * HALF)
+
+
+def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
+    """Under the finer rule starts within a degree of the truth are caught: the interval reaches over them all."""
+    found, error = boundary_of(monkeypatch, [sides(40.0, 40.0), sides(39.7, 41.2), sides(40.0, 40.0)])
+    assert found - error < 39.7
+    assert found + error > 41.2
+    assert error < 3.0  # half of what is not known is 0.75, and steps double
+
+
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ([sides(25.0, 35.0)], "the start at 30 degrees ends mixed"),
+        ([lambda angle: sides(-40.0, -40.0)(-angle)], "at 70 degrees ends positional, but that at 10 semantic"),
+        ([sides(40.0, 40.0), *[lambda _: Basin.uninformed] * 2], "under a finer rule starts about 40"),
+    ],
+)
+def test_planes_without_a_boundary_say_why(monkeypatch, ends, why):
+    with pytest.warns(UserWarning, match=f"omega = 0.3, scale = 0.5: there is no boundary, as .*{why}"):
+        assert np.isnan(boundary_of(monkeypatch, ends)).all()
