@@ -429,11 +429,17 @@ def _theories() -> Iterator[Point]:
         yield Point(f"bayes-optimal signs, {name}", "bayes_optimal", _other(name), given)
     given = {"alpha": [0.5, 1.0, 2.0], "thresholds": True}
     yield Point("bayes-optimal thresholds", "bayes_optimal", _other("linear"), given)
-    for y in (0.5, 2.0):
-        yield Point(f"one-step RSB, y = {y:g}", "one_rsb", _other("absolute"), {"alpha": 1.5, "y": y})
-        yield Point(f"one-step RSB of the paper, y = {y:g}", "one_rsb", paper, {"alpha": 1.7, "y": y})
-    for name, y in (("hinge", 1.0), ("logistic", 1.5)):
-        yield Point(f"one-step RSB, {name}", "one_rsb", _other(name), {"alpha": 1.2, "y": y})
+    broken = (
+        ("paper", 0.8, "semantic", 0.5),
+        ("paper", 0.8, "semantic", 2.0),
+        ("paper", 1.7, "positional", 0.8),
+        ("temperatures", 0.8, "semantic", 0.8),
+        ("two sigmas", 1.1, "positional", 0.8),
+        ("sigmoid", 0.8, "semantic", 0.8),
+    )
+    for name, alpha, branch, y in broken:
+        given = {"alpha": alpha, "branch": branch, "y": y}
+        yield Point(f"one-step RSB, {name}, {branch}, y = {y:g}", "one_rsb", _other(name), given)
     starts = ({"semantic": 0.2, "noise": 1.0}, {"semantic": 0.3, "positional": 0.2, "noise": 0.4})
     for number, start in enumerate(starts):
         for name, rate in (("paper", 0.0), ("paper", 0.3), ("causal", 0.2), ("square", 0.2)):

@@ -176,6 +176,9 @@ class _Iteration:
             for _ in range(_TRIALS):
                 far = self.coordinates.inside(y + stretch * direction)
                 there = self.residual(far)
+                if not np.isfinite(there).all():  # so little is unknown that no double holds it
+                    stretch, longest, near = stretch / 2, _STRETCH, True
+                    continue
                 small = float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
                 if (near and small) or float(there @ after) > 0:
                     x, residual = far, there
