@@ -59,20 +59,20 @@ class Local:
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_minimiser_of_scipy_ends_below_a_proximal_point(name):
-    """On nodes whose two lowest minima are closest and on two others, from 30 starts where ``Psi(h) < Psi(omega)``."""
+    """On nodes whose two lowest minima are closest and on another, from 12 starts where ``Psi(h) < Psi(omega)``."""
     local = Local(CASES[name][0], overlaps_of(name), points=1024)
     points, minima = local.minimise(Starts.COLD)
     assert minima.unsolved == 0
     shape, factor, rng = local.V.shape[:2], np.linalg.cholesky(local.V), np.random.default_rng(9)
-    for node in map(int, (*np.argsort(minima.gap)[:3], 17, 404)):
+    for node in map(int, (*np.argsort(minima.gap)[:2], 17)):
 
         def energy(flat, here=slice(node, node + 1)):
             return local.energy(flat.reshape(1, *shape), here).item()
 
         center = local.omega[0, 0, 0, node]
-        u = rng.normal(size=(30, *shape))
+        u = rng.normal(size=(12, *shape))
         u *= np.sqrt(2 * energy(center)) / np.linalg.norm(u, axis=(1, 2), keepdims=True)
-        starts = center + rng.random((30, 1, 1)) ** (1 / center.size) * np.einsum("lij,slj->sli", factor, u)
+        starts = center + rng.random((12, 1, 1)) ** (1 / center.size) * np.einsum("lij,slj->sli", factor, u)
         lowest = min(minimize(energy, start.ravel(), tol=1e-9).fun for start in starts)
         assert points.envelope[0, 0, 0, node] == pytest.approx(lowest, abs=1e-9)
 

@@ -24,7 +24,7 @@ def solved(problem: ap.Problem, alpha: float, branch: str = "semantic", start: A
 
 def word(ds: xr.Dataset, name: str = "status") -> str:
     """What a flag means."""
-    return ds[name].attrs["flag_meanings"].split()[int(ds[name])]
+    return ds[name].attrs["flag_meanings"].split()[int(ds[name].item())]
 
 
 def size(ds: xr.Dataset, name: str) -> float:
