@@ -255,8 +255,8 @@ def test_other_shapes_are_followed_and_searched(problem, branch, searched):
     every = ap.solutions(problem, 1.95, starts=0, settings=settings(tolerance=1e-6))
     assert every.branch[0] == branch
     assert float(every.training_loss[0]) == pytest.approx(float(last.training_loss), rel=1e-5)
-    # the lowest has nowhere to go, where a rotation of its columns leads is no other place; the uninformed one has
-    assert int(every.unstable_directions[0]) == 0
+    # the lowest has nowhere else to go, the uninformed one has
+    assert int(every.unstable_directions[0]) <= problem.student.rank - 1  # a rotation of its columns
     assert (every.unstable_directions[every.branch == "uninformed"] > 0).all()
 
 
@@ -269,15 +269,19 @@ def test_points_converge_in_their_own_units():
 
 
 def test_a_curve_ends_where_the_weights_vanish():
+    problem = ap.Problem.paper(omega=0.29).with_fields({"integration.standard_error": 1e-2})
     strong = ("regularizer.strength", (0.05, 0.3), "uninformed")
-    curve = ap.follow(COARSE, 2.1, *strong, at=0.05, settings=settings(tolerance=1e-6))
+    curve = ap.follow(problem, 2.1, *strong, at=0.05, settings=settings(tolerance=1e-6))
     assert curve.attrs["ends"] == "at the edge of the range, where the weights vanish"
     assert float(curve.q[-1].max()) < 1e-4 * float(curve.q[0].max())
 
 
 def test_exact_recovery_of_the_teacher_has_an_edge():
     """The smallest mean absolute deviation of labels next to no noise is the teacher, above some alpha."""
-    problem = model("kinks", {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5})
+    problem = model(
+        "kinks",
+        {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5, "integration.rule": "sobol", "integration.nodes": 64},
+    )
     curve = ap.follow(problem, between=(0.4, 2.1), at=2.1, settings=settings())
     assert curve.attrs["ends"] == "at the edge of the exact recovery of the teacher, at the edge of the range"
 
