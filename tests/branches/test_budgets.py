@@ -95,14 +95,6 @@ def test_no_finer_rule_is_begun_once_all_maps_are_spent():
         assert_allclose(ds.q, first.q, rtol=1e-12)
 
 
-def test_minima_that_no_time_is_left_to_look_for_again_are_not_known(monkeypatch):
-    monkeypatch.setattr("attnphase.state_evolution.map.StateEvolution.spot_check", lambda *_: False)
-    clock = Ticks()
-    cut(paper(**FEW), 1.63, "semantic", np.inf, clock, identity=False, max_maps=25)
-    points = [cut(paper(**FEW), 1.63, "semantic", at) for at in range(1, clock.read, 3)]
-    assert {point.status.name for point in points} == {"iteration_limit"}
-
-
 def test_nothing_is_begun_once_the_time_is_over(monkeypatch):
     """No stability, and no trial amplitude below the onset, where several are looked at."""
     begun: list[Any] = []

@@ -16,7 +16,6 @@ from solving import settings, size, solved
 
 import attnphase as ap
 from attnphase.fixed_points.continuation import Followed, _with_turns, follow_field
-from attnphase.fixed_points.deflation import _pull
 from attnphase.fixed_points.setting import Setting
 from attnphase.solvers.arclength import Steps, corrected, tangent_of, trace
 
@@ -84,18 +83,6 @@ def test_a_jump_over_zero_is_passed():
     places = [one.place for one in trace(curve, on_cubic(0.6), np.array([-1.0, 0, 0]), Steps(loose=0.02, most=200))]
     assert min(place[0] for place in places) < -1.0
     assert all(np.abs(curve.quick(place)).max() < 1e-8 for place in places if abs(place[0] - 0.1) > 0.02)
-
-
-def test_a_deflated_residual_pushes_away():
-    """The gradient of the logarithm of the factor, against differences."""
-    generator = np.random.default_rng(4)
-    basis, poles, x = generator.normal(size=(5, 3)), generator.normal(size=(2, 5)), generator.normal(size=3)
-
-    def logarithm(at):
-        return np.log(1 + 0.02 / ((basis @ at - poles) ** 2).sum(axis=1)).sum()
-
-    expected = [(logarithm(x + step) - logarithm(x - step)) / 2e-5 for step in 1e-5 * np.eye(3)]
-    np.testing.assert_allclose(_pull(basis, poles, basis @ x), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

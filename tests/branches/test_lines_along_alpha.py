@@ -185,14 +185,6 @@ def test_every_branch_is_that_of_its_own_call(name, tmp_path):
     xr.testing.assert_identical(ap.load_dataset(tmp_path / "all.nc"), ds)
 
 
-def test_what_does_not_exist_at_the_start_is_left_out_and_told():
-    with pytest.warns(ap.errors.NotFoundWarning, match=r"there is no semantic branch at alpha = 0\.3"):
-        ds = ap.follow(FEW, between=(0.28, 0.3), branch="all", settings=settings())
-    assert "semantic" not in ds["branch"]
-    assert "uninformed" in ds["branch"]
-    assert "no semantic branch" in ds.attrs["left_out"]
-
-
 def test_a_problem_has_the_branches_of_its_rank_and_encodings():
     for name, fields, expected in (
         ("paper", {}, ["semantic", "positional", "uninformed"]),

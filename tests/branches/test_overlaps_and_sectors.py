@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from models import model
 from solving import solved
 
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_steps
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import initial_overlaps, without_signal
+from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 
 NAMES = ("q", "V", "m", "theta")
@@ -25,19 +23,6 @@ def random_overlaps(length, columns, rank, seed):
     q, V = rng.normal(size=(2, length, columns, columns + 2))
     m, theta = rng.normal(size=(length, columns, 1)), rng.normal(size=(length, columns, rank))
     return Overlaps(q @ q.mT, V @ V.mT + 0.2, m, theta)
-
-
-@settings(deadline=None, max_examples=15)
-@given(length=st.integers(1, 4), columns=st.integers(1, 4), rank=st.integers(1, 3), seed=st.integers(0, 10**6))
-def test_a_vector_holds_every_entry_of_the_overlaps_once(length, columns, rank, seed):
-    x = random_overlaps(length, columns, rank, seed)
-    vector = x.pack()
-    assert vector.shape == (length * (columns * (columns + 1) + columns + columns * rank),)
-    back = Overlaps.unpack(vector, length, columns, rank)
-    for name in NAMES:
-        np.testing.assert_array_equal(getattr(back, name), np.asarray(getattr(x, name)), err_msg=name)
-    units = [Overlaps.unpack(unit, length, columns, rank).pack() for unit in np.eye(len(vector))]
-    assert np.array_equal(np.stack(units), np.eye(len(vector)))
 
 
 def test_entries_are_measured_by_their_block_and_changed_by_their_columns():
@@ -92,18 +77,6 @@ def test_a_sector_is_a_projection_that_keeps_the_start(name, branch):
     assert np.array_equal(once.q[0], once.q[1])
     assert once.m.any() == conjugates.m_hat.any() == (branch == "positional")
     assert once.theta.any() == conjugates.theta_hat.any() == (branch == "semantic")
-
-
-def test_derivatives_of_one_sector_act_in_another_on_what_both_have():
-    problem = model("paper")
-    informed = initial_overlaps(problem, "semantic")
-    symmetries = System.of(problem).symmetries
-    own, without = Sector.of(informed, symmetries), Sector.of(without_signal(informed), symmetries)
-    matrix = np.random.default_rng(3).normal(size=2 * (without.basis.shape[1],))
-    taken, rest = own.taken_over(matrix, without), own.pack(without_signal(informed))
-    there = without.unpack(matrix @ without.pack(without_signal(informed)))
-    np.testing.assert_allclose(taken @ rest, own.pack(there), rtol=1e-12)
-    np.testing.assert_allclose(taken @ (own.pack(informed) - rest), 0.0, atol=1e-12)
 
 
 def test_entries_that_differ_by_a_sign_have_one_error():

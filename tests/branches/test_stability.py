@@ -82,11 +82,13 @@ def test_the_replicon_is_the_growth_of_small_perturbations(name):
     overlaps, (omega, k, *_) = point.restart.overlaps, channel.nodes_at(point.restart.overlaps)
     L, r = omega.shape[-2:]
     # dg_k/domega_(l, a) of all nodes, (L, r, C, signs, S, n, L, r)
-    sides = [
-        [[residuals(channel, overlaps, omega + s * unit, k) for unit in units] for units in step * np.eye(L * r).reshape(L, r, L, r)]
-        for s in (1, -1)
-    ]  # fmt: skip
-    slopes = (np.array(sides[0]) - np.array(sides[1])) / (2 * step)
+    units = step * np.eye(L * r).reshape(L, r, L, r)
+
+    def difference(unit):
+        ends = (residuals(channel, overlaps, omega + side * unit, k) for side in (1, -1))
+        return np.subtract(*ends) / (2 * step)
+
+    slopes = np.array([[difference(unit) for unit in row] for row in units])
     # means over signs and nodes of dg_k/domega_(l, a) dg_k/domega_(l, b), (C, l, k, a, b, ., .)
     squares = np.einsum("lacxsnki,lbcxsnkj->clkabij", slopes, slopes) / np.prod(slopes.shape[3:6])
     P, growth = np.tile(np.eye(point.problem.columns), (spectrum.sites, 1, 1)), 0.0
