@@ -119,15 +119,11 @@ def test_the_replicon_of_the_paper_is_that_of_an_independent_estimate():
     assert 0.0 < float(positional.overlap_gap) < TRUSTED_GAP
 
 
-def test_errors_of_replicon_and_gap_hold_the_points_own():
+def test_the_error_of_the_replicon_holds_the_points_own():
     """Seeds scatter by 2.5 times what the replicates do at a point that is held; 12 tell a scatter to a fifth."""
-    for branch, name in (("semantic", "replicon"), ("positional", "overlap_gap")):
-        points = [
-            solved(PAPER.with_fields({"integration.seed": s}), 2.0, branch, stability=True) for s in range(41, 53)
-        ]
-        scatter = np.std([float(ds[name]) for ds in points], ddof=1)
-        stated = np.sqrt(np.mean([float(ds[f"{name}_stderr"]) ** 2 for ds in points]))
-        assert 0.55 < scatter / stated < 1.6, name
+    points = [solved(PAPER.with_fields({"integration.seed": seed}), 2.0, stability=True) for seed in range(41, 53)]
+    scatter = np.std([float(ds.replicon) for ds in points], ddof=1)
+    assert 0.55 < scatter / np.sqrt(np.mean([float(ds.replicon_stderr) ** 2 for ds in points])) < 1.6
 
 
 def test_small_gaps_grow_by_the_replicon():

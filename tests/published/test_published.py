@@ -126,8 +126,8 @@ def converged_crossing():
     ratio, ratio_error = converged["test_error"] / known, converged["test_error_stderr"] / known
     # logarithms are nearly linear between the points of the curve
     corrected = np.log(published["test_error"]) + np.log(np.interp(alpha, at, ratio))
-    baseline = np.log(baseline(omega=0.3)[0])
-    crossing = np.interp(-baseline, -corrected, alpha)
+    linear = np.log(baseline(omega=0.3)[0])
+    crossing = np.interp(-linear, -corrected, alpha)
     slope = np.interp(crossing, alpha, np.gradient(corrected, alpha))
     weight = (crossing - at[0]) / (at[1] - at[0])
     return crossing, np.hypot((1 - weight) * ratio_error[0], weight * ratio_error[1]) / abs(slope)
