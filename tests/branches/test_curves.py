@@ -267,7 +267,7 @@ def test_exact_recovery_of_the_teacher_has_an_edge():
     """The smallest mean absolute deviation of labels next to no noise is the teacher, above some alpha."""
     problem = model(
         "kinks",
-        {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5, "integration.rule": "sobol", "integration.nodes": 64},
+        {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5},
     )
     curve = ap.follow(problem, between=(0.4, 2.1), at=2.1, settings=settings())
     assert curve.attrs["ends"] == "at the edge of the exact recovery of the teacher, at the edge of the range"

@@ -51,11 +51,13 @@ def test_entries_are_measured_by_their_block_and_changed_by_their_columns():
     ],
     ids=str,
 )
-def test_only_overlaps_that_fields_can_have_are_feasible(changes, expected):
+@pytest.mark.parametrize("columns", [1, 2])
+def test_only_overlaps_that_fields_can_have_are_feasible(columns, changes, expected):
     values = {"q": 0.3, "V": 4.0, "m": -0.2, "theta": 0.29} | changes
-    assert Overlaps(**{name: np.full((1, 1, 1), v) for name, v in values.items()}).feasible(
-        np.full((1, 1, 1), 0.31)
-    ) is (expected)
+    first = np.eye(columns)[None, :, :1]
+    q, V = (values[name] * np.eye(columns)[None] for name in ("q", "V"))
+    x = Overlaps(q, V, values["m"] * first, values["theta"] * first)
+    assert x.feasible(np.full((1, 1, 1), 0.31)) is expected
 
 
 @pytest.mark.parametrize("name", ["paper", "rank 2", "untied"])
