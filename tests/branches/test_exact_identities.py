@@ -155,6 +155,24 @@ def test_identities_do_not_depend_on_the_way(problem, branch, alpha):
         assert np.isnan(value) or float(beside[f"{name}_stderr"]) == pytest.approx(error, rel=0.5), name
 
 
+@pytest.mark.long
+def test_few_points_that_meet_no_second_minimum_do_not_deny_it():
+    """.2 % of the samples have one and none of 1024 points; they decide the mean derivative by half of V_hat."""
+    fields = {
+        "tokens.sigma": 0.5,
+        "teacher.temperature": 0.5,
+        "teacher.causal": True,
+        "teacher.omega": 0.3,
+        "teacher.noise": 0.002,
+        "teacher.mixing": [[1, 0, 0], [0.6, 0.4, 0], [0.5, 0.3, 0.2]],
+        "student.causal": True,
+        "regularizer.kind": "lasso",
+        "regularizer.strength": 0.004,
+    }
+    ds = point_of(by(model("three tokens", fields), "sobol", 64), 4.6, "positional")
+    assert np.isnan(float(ds.violation_V_hat))
+
+
 # --- what is wrong violates them --------------------------------------------------------------------------------------
 
 
