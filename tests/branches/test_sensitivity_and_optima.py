@@ -75,10 +75,10 @@ def ridge(strength, sigma, noise, alpha):
 def test_errors_of_derivatives_hold_for_ridge_regression(key, field):
     place, h = {"strength": 0.53, "sigma": 0.7, "noise": 0.37, "alpha": 2.3}, 1e-4
     ds = slopes_of(NOISY_RIDGE, 2.3, field)
-    assert float(ds.q.item() - 2 * ds.theta.item()) + 0.49 == pytest.approx(ridge(**place), rel=1e-4)
+    assert ds.q.item() - 2 * ds.theta.item() + 0.49 == pytest.approx(ridge(**place), rel=1e-4)
     upper, lower = (ridge(**{**place, key: place[key] * (1 + side * h)}) for side in (1, -1))
-    exact, error = (upper - lower) / (2 * h * place[key]), float(ds.d_q_stderr + 2 * ds.d_theta_stderr.squeeze())
-    own = float(ds.d_q.item() - 2 * ds.d_theta.item()) + (2 * 0.7 if key == "sigma" else 0)
+    exact, error = (upper - lower) / (2 * h * place[key]), ds.d_q_stderr.item() + 2 * ds.d_theta_stderr.item()
+    own = ds.d_q.item() - 2 * ds.d_theta.item() + (2 * 0.7 if key == "sigma" else 0)
     assert abs(own - exact) < 3 * error + 1e-6
     assert error < 2e-3 * abs(exact)
 

@@ -31,8 +31,19 @@ from attnphase.state_evolution.replicon import replicon
 from attnphase.state_evolution.system import System
 
 PAPER = ap.Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+SMALL = 1e-6  # temperatures, and squares of lengths
 PROBLEMS = {
     "paper": PAPER,
+    "other units": PAPER.with_fields(
+        {
+            "tokens.sigma": 0.5 * SMALL**0.5,
+            "regularizer.strength": 0.01 * SMALL,
+            "teacher.temperature": SMALL,
+            "student.temperature": SMALL,
+            "positions.kind": "gram",
+            "positions.gram": [[SMALL, -SMALL], [-SMALL, SMALL]],
+        }
+    ),
     "two variances": PAPER.with_fields({"tokens.sigma": [0.6, 0.45]}),
     "untied": PAPER.with_fields({"student.tied": False, "tokens.sigma": [0.52, 0.49]}),
     "mixture": PAPER.with_fields(
@@ -178,9 +189,10 @@ def test_uninformed_copies_have_nothing_in_common():
     assert bool(untrusted(ds))
 
 
-def test_a_gap_is_its_own_image_from_wherever_it_is_sought():
+@pytest.mark.parametrize("name", ["paper", "other units"])
+def test_a_gap_is_its_own_image_from_wherever_it_is_sought(name):
     """At alpha = .85 a wider gap comes closer, a narrower one parts; a neighbour's gap leads to the same end."""
-    copies = copies_of(point_of("paper", alpha=0.85))
+    copies = copies_of(point_of(name, alpha=0.85))
     gap = copies.gap()
     assert 0.02 < gap.share < 0.9
     assert gap.error < 0.3 * gap.share
