@@ -27,6 +27,7 @@ from attnphase.state_evolution.system import System
 
 NAMES = ("violation_alpha", "violation_ridge", "violation_V_hat", "violation_theta_hat")
 PAPER = model("paper", {"teacher.omega": 0.27, "regularizer.strength": 0.013})
+MANY_JUMPS = PAPER.with_fields({"teacher.omega": 0.53, "integration.standard_error": 3e-4})
 LOGISTIC = model("logistic", {"tokens.sigma": 1.0})
 SQUARE = model("square", {"tokens.sigma": 0.8, "regularizer.strength": 0.17})
 NOISY = model("kinks", {"loss.parameters.square": 1.0, "loss.parameters.quantile": 0.0})
@@ -51,13 +52,14 @@ def by(problem: ap.Problem, rule: str, nodes: int | None = None) -> ap.Problem:
     [
         (PAPER, 1.87, "semantic", (1e-3, 1e-3, 1e-3, 2e-3)),
         (PAPER, 1.31, "positional", (2e-3, 2e-3, 3e-3, np.nan)),  # without the jumps V_hat is 14 % off
+        (MANY_JUMPS, 1.41, "semantic", (1e-3, 1e-3, 2e-3, 3e-4)),
         (LOGISTIC, 7.3, "semantic", (3e-3, 3e-3, 1e-4, 1e-3)),  # theta_hat is the label's jump alone
         (HINGE, 2.9, "semantic", (3e-3, 4e-3, np.nan, np.nan)),
         (NOISY, 2.79, "semantic", (1e-4, 1e-4, 1e-5, 1e-5)),
         (SPARSE, 1.9, "semantic", (1e-3, np.nan, 1e-2, 1e-3)),
         (UNTIED, 2.2, "semantic", (1e-3, 1e-3, 1e-3, 1e-3)),
     ],
-    ids=["semantic", "positional", "logistic", "hinge", "noisy square", "elastic net", "untied"],
+    ids=["semantic", "positional", "many jumps", "logistic", "hinge", "noisy square", "elastic net", "untied"],
 )
 def test_identities_hold_where_lines_locate_the_jumps(problem, alpha, branch, largest):
     """Would catch a wrong derivative of map, image or loss, a wrong normalisation, and a jump that is left out."""
@@ -88,7 +90,7 @@ def test_a_rule_beside_the_labels_jump_is_caught(nodes, name):
 
 
 @pytest.mark.parametrize(
-    ("problem", "alpha", "nodes"), [(PAPER, 2.43, None), (SQUARE, 1.7, 30), (SQUARE, 1.7, 31), (NOISY, 2.79, None)]
+    ("problem", "alpha", "nodes"), [(PAPER, 2.43, None), (SQUARE, 1.7, 30), (SQUARE, 1.7, 31), (LOGISTIC, 2.0, None)]
 )
 def test_tensor_rules_that_serve_hold(problem, alpha, nodes):
     """Where they are exact but for rounding, too, and where they resolve the residual, not its jumping derivative."""
@@ -134,16 +136,16 @@ def test_points_of_chance_hold_within_their_errors():
 
 
 @pytest.mark.parametrize(
-    ("problem", "branch", "alpha"),
+    ("problem", "branch", "alpha", "near"),
     [
-        (by(PAPER, "sobol", 2**6), "positional", 1.31),
-        (by(PAPER, "sobol", 2**10), "semantic", 1.57),
-        (by(WELLS, "gauss-hermite", 20), "semantic", 2.0),
-        (NOISY, "semantic", 1.31),
+        (by(PAPER, "sobol", 2**6), "positional", 1.31, 0.5),
+        (by(PAPER, "sobol", 2**10), "semantic", 1.57, 0.5),
+        (by(WELLS, "gauss-hermite", 20), "semantic", 2.0, 0.01),
+        (NOISY, "semantic", 1.31, 0.5),
     ],
     ids=["positional", "semantic", "two minima", "lines"],
 )
-def test_identities_do_not_depend_on_the_way(problem, branch, alpha):
+def test_identities_do_not_depend_on_the_way(problem, branch, alpha, near):
     """A neighbour lends its derivatives, and which minima of its nodes are known; the point is one and the same."""
     alone = point_of(problem, alpha, branch)
     beside = point_of(problem, alpha, branch, point_of(problem, alpha + 0.5, branch))
@@ -152,7 +154,7 @@ def test_identities_do_not_depend_on_the_way(problem, branch, alpha):
         value, error, other = (float(x) for x in (alone[name], alone[f"{name}_stderr"], beside[name]))
         assert np.isnan(value) == np.isnan(other), name
         assert np.isnan(value) or abs(other - value) < 0.5 * error, name
-        assert np.isnan(value) or float(beside[f"{name}_stderr"]) == pytest.approx(error, rel=0.5), name
+        assert np.isnan(value) or float(beside[f"{name}_stderr"]) == pytest.approx(error, rel=near), name
 
 
 @pytest.mark.long

@@ -89,10 +89,10 @@ class Solver:
         return BranchPoint(problem, alpha, branch, {}, {}, status, residual, 5, "sobol", 64, restart)
 
 
-def followed(monkeypatch: pytest.MonkeyPatch, alphas: list[float], **places: tuple[float, ...]) -> Solver:
+def followed(monkeypatch: pytest.MonkeyPatch, alphas: list[float], branch: Any = "semantic", **places: Any) -> Solver:
     solver = Solver(**places)
     monkeypatch.setattr(branches, "solve_point", solver)
-    assert [point.alpha for point in follow(PAPER, alphas, "semantic")] == alphas
+    assert [point.alpha for point in follow(PAPER, alphas, branch)] == alphas
     return solver
 
 
@@ -120,8 +120,9 @@ def test_a_line_begins_at_the_largest_alpha_and_is_extrapolated(monkeypatch):
         ([2.0, 1.7, 1.5, 1.0], {"outside": (1.5,)}, "2 1.7< 1.5< 1.5 1<"),
         # where the fresh start has failed too, the next point does not begin at its overlaps
         ([2.0, 1.7, 1.5, 1.0], {"collapsed": (1.7,), "hopeless": (1.5,)}, "2 1.7< 1.5 1"),
+        ([2.0, 1.7, 1.5, 1.0], {"hopeless": (1.5,), "branch": "uninformed"}, "2 1.7< 1.5< 1.5 1"),
     ],
-    ids=["lost", "collapsed", "out of the domain", "out of it from everywhere"],
+    ids=["lost", "collapsed", "out of the domain", "out of it from everywhere", "uninformed"],
 )
 def test_what_leads_nowhere_is_not_continued(monkeypatch, alphas, places, asked):
     """Solves in their order, with < those that begin at a neighbour."""
