@@ -182,7 +182,7 @@ def test_an_optimum_at_a_fold():
     where, value, error = place(best(problem, 7.8, (5e-3, 0.01), branch="positional", metric="training_loss"))
     assert where == "at_branch_end"
     assert value == pytest.approx(0.006, rel=2e-3)
-    for side, expected in ((-1, "on_branch"), (1, "merged_with_uninformed")):
+    for side, expected in ((1, "on_branch"), (-1, "merged_with_uninformed")):
         there = problem.with_fields({"regularizer.strength": value + side * (4 * error + 1e-4)})
         assert word(solved(there, 7.8, "positional"), "on_branch") == expected
 
@@ -192,7 +192,7 @@ def test_few_points_are_traced_where_variables_grow():
     curve = ap.follow(HINGE, 0.83, "regularizer.strength", (1e-3, 1.0), settings=settings())
     assert curve.attrs["ends"] == "at the edge of the range, at the edge of the range"
     assert (np.diff(curve.field_value) > 0).all()
-    assert curve.sizes["arclength"] < 60
+    assert curve.sizes["arclength"] < 80
     assert float(curve.V.max()) > 30 * float(curve.V.min())
 
 
