@@ -10,7 +10,7 @@ RESULTS := results
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # a part of the tests that needs no torch, of all layers: derivations, kernels, published numbers, files and commands
 QUICK := tests/symbolic/test_saddle_point.py tests/faults/test_kernel_cache.py tests/published \
-	tests/numeric/test_problem.py tests/shell/test_datasets.py tests/shell/test_commands.py
+	tests/problem/test_declaration.py tests/shell/test_datasets.py tests/shell/test_commands.py
 TRIED := import sys, pytest; code = pytest.main(sys.argv[1:]); import attnphase, derivations; \
 	[sys.exit(f"{one} is not the wheel") for one in (attnphase.__file__, derivations.__file__) if "site-packages" not in one]; \
 	sys.exit(code)

@@ -24,9 +24,7 @@ from attnphase.cli.commands import main
 __all__ = ["TESTED", "Block", "Command", "agrees", "blocks_of", "check_options", "commands_of", "differences"]
 
 TESTED = {
-    "docs/sgd_flow.md": "tests/numeric/test_sgd_flow_page.py",
     "docs/histogram.md": "tests/experiments/test_histogram.py",
-    "docs/bayes_optimal_numbers.md": "tests/numeric/test_bayes_optimal.py",
     "docs/new-variant.md": "tests/laws/test_new_variant.py",
 }
 """Pages whose Python a test runs, for more than what it prints."""
