@@ -120,7 +120,7 @@ def test_errors_at_a_held_order_parameter_are_those_of_other_nodes():
 # --- curves of fixed points -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("omega", "seed"), [(0.35, 4), (0.3, 10)])
+@pytest.mark.parametrize(("omega", "seed"), [(0.35, 4), (0.3, 2)])
 def test_a_branch_that_ends_among_jumps_of_its_nodes_is_not_traced_twice(omega, seed):
     """Down to where theta is small or vanishes."""
     few = {"integration.rule": "sobol", "integration.nodes": 32, "integration.seed": seed}
@@ -177,7 +177,7 @@ def test_both_sides_of_a_fold_are_solutions(folded):
 def test_a_curve_by_lines_turns_back_where_the_map_has_the_eigenvalue_one():
     """Thresholds say 7.2620(5)."""
     problem = ap.Problem.paper(omega=0.3).with_fields({"tokens.sigma": 0.6, "integration.standard_error": 3e-3})
-    curve = ap.follow(problem, between=(7.24, 7.32), at=7.3, branch="positional", settings=settings(tolerance=1e-6))
+    curve = ap.follow(problem, between=(7.2, 7.5), at=7.4, branch="positional", settings=settings(tolerance=1e-6))
     assert curve.attrs["ends"] == EDGES
     fold = curve.isel(arclength=int(np.flatnonzero(curve.turn).item()))
     assert abs(float(fold.field_value) - 7.2620) < 3 * np.hypot(fold.field_value_stderr, 5e-4)

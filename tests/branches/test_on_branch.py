@@ -26,6 +26,7 @@ from attnphase.state_evolution.starts import initial_overlaps, without_signal
 from attnphase.state_evolution.system import System
 
 LASSO = {"regularizer.kind": "lasso", "regularizer.strength": 0.011}
+NEARLY = {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 1e-4}
 ELASTIC = {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.005}
 ON, MERGED, OPEN = "on_branch", "merged_with_uninformed", "not_decided"
 
@@ -67,6 +68,7 @@ SIX, FIVE = {"tokens.sigma": 0.6}, {"tokens.sigma": 0.55}
         # a sparse student's: met from its start, seen where its curve is bent, and gone
         (paper(0.31, 256, **LASSO), 3.4, "positional", ON),
         (paper(0.85, 256, **LASSO), 2.9, "positional", ON),
+        (paper(0.31, 256, **NEARLY), 3.4, "positional", ON),
         (paper(0.3, **LASSO | {"regularizer.strength": 0.0058}), 3.37, "positional", ON),
         (paper(0.31, **LASSO | {"regularizer.strength": 0.014}), 1.72, "positional", MERGED),
         # next to exact recovery q is hardly more than theta^2 / rho
