@@ -29,17 +29,19 @@ TOLERANCE = 1e-6  # of a number, or of one: ten times the tolerance of the solve
 
 
 def table(found: dict[str, list[Number]]) -> xr.Dataset:
-    """Numbers of points as a dataset with a row for each."""
+    """Numbers of points as a dataset with a row for each; points and names stand there once."""
     rows = [(point, one.name, one.value, one.error, one.whole) for point, numbers in found.items() for one in numbers]
     points, names, values, errors, whole = zip(*rows, strict=True)
+    (point, of), (name, called) = (np.unique(column, return_inverse=True) for column in (points, names))
     return xr.Dataset(
         {
-            "point": ("number", np.array(points, dtype=object)),
-            "name": ("number", np.array(names, dtype=object)),
+            "of": ("number", of.astype(np.int32)),
+            "called": ("number", called.astype(np.int32)),
             "value": ("number", np.array(values)),
             "error": ("number", np.array(errors)),
             "whole": ("number", np.array(whole, dtype=np.int8)),
-        }
+        },
+        coords={"point": point, "name": name},
     )
 
 
@@ -47,7 +49,8 @@ def numbers_by_point(path: Path) -> dict[str, list[Number]]:
     """The numbers of a file that `table` made."""
     found: dict[str, list[Number]] = {}
     with xr.open_dataset(path) as ds:
-        columns = [ds[name].values.tolist() for name in ("point", "name", "value", "error", "whole")]
+        points, names = ds["point"].values[ds["of"].values], ds["name"].values[ds["called"].values]
+        columns = [points.tolist(), names.tolist(), *(ds[name].values.tolist() for name in ("value", "error", "whole"))]
     for point, name, value, error, whole in zip(*columns, strict=True):
         found.setdefault(point, []).append(Number(name, value, error, bool(whole)))
     return found
