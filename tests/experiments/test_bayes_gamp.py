@@ -1,6 +1,6 @@
 """Bayes-optimal message passing as an optimiser, against its theory, ridge regression and published errors.
 
-Not public: a step by hand and frames, which no theory resolves at finite d.
+Not public: frames, which none of the theories here tells apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import attnphase as ap
 from attnphase.data.variables import RunStatus
 from attnphase.theories.bayes_optimal.importance import Noisy
-from attnphase.theories.bayes_optimal.message_passing import Labelled, frame, read_labels, refresh_rows
+from attnphase.theories.bayes_optimal.message_passing import frame
 from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.row_mixtures import RowMixture
 from attnphase.theories.bayes_optimal.symmetries import turns
@@ -138,27 +138,6 @@ def test_what_a_learner_knows_does_not_depend_on_encodings_or_clusters_of_its_to
     ds = passed(ap.Problem().with_fields(clusters), 0.45, seeds=6, steps=60, tolerance=1e-4)
     assert z_score(ds["overlap"], 0.786182) < 4
     assert ds["q"].dims[-4:] == ("token", "cluster", "teacher", "teacher_column")
-
-
-def test_a_step_is_the_one_written_out():
-    """Two samples of one token with the label k + noise; a row of normal weights and one of signs."""
-    model = model_of(one_token(**{"teacher.noise": 0.3}), None)
-    k, omega, z, V = np.array([0.4, -1.1]), np.array([0.1, -0.2]), np.array([0.5, -1.4]), 0.23
-    samples = Labelled(k[:, None, None], z[:, None], np.zeros((2, 1), int))
-    residuals, responses = read_labels(model, samples, omega[:, None, None], np.full((1, 1, 1), V))
-    labels = k + math.sqrt(0.3) * z
-    assert residuals.ravel() == pytest.approx((labels - omega) / (V + 0.3), rel=0.02)
-    assert responses.item() == pytest.approx(2 / (V + 0.3), rel=0.02)
-    gamma, weights, pulled = np.array([[0.4, 0.9]]), np.array([[0.3], [-0.7]]), np.array([[0.2], [0.8]])
-    row: Any = (np.eye(1), gamma, np.full((1, 1, 1), 3.1), pulled, weights)
-    curvature = gamma[0] * 3.1 / 2
-    whole = pulled.ravel() + curvature * weights.ravel()
-    means, c = refresh_rows(*row)
-    assert c.ravel() == pytest.approx(1 / (1 + curvature))
-    assert means.ravel() == pytest.approx(whole / (1 + curvature))
-    means, c = refresh_rows(*row, RowMixture.of(one_token(**PRIORS["signs"]).teacher.law, 1))
-    assert means.ravel() == pytest.approx(np.tanh(whole))
-    assert c.ravel() == pytest.approx(1 - np.tanh(whole) ** 2)
 
 
 def test_runs_are_measured_in_the_frame_that_the_law_of_the_weights_leaves_open():

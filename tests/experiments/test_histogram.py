@@ -23,7 +23,6 @@ import torch
 from torch import nn
 
 import attnphase as ap
-from attnphase.data.variables import RunStatus
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.report import (
     _jackknife,
@@ -252,14 +251,6 @@ def test_killed_and_shorter_commands_go_on_with_the_same_numbers(tmp_path):
     path.write_bytes(whole[:5000] + b"?" + whole[5001:])
     for command in (["train", *OPTIONS, "-o", killed], ["unfreeze", killed], ["report", killed]):
         assert "not a checkpoint of training runs, or it is damaged" in run("histogram", *command, code=2).stderr
-
-
-def test_runs_that_diverge_are_named_and_left_out(tmp_path):
-    with pytest.warns(UserWarning, match=r"semantic, run 1: diverged in epoch 1\."):
-        train_histogram(tmp_path, "semantic", 2, 1, learning_rate=1e38, sizes=HistogramSizes(sequences=100))
-    ds = histogram_dataset(tmp_path)
-    assert (ds["status"].sel(stage="frozen") == RunStatus.diverged).all()
-    assert "0 (2 diverged)" in histogram_text(ds)
 
 
 def test_both_mechanisms_count_in_their_own_way(tmp_path):

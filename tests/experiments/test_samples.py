@@ -6,8 +6,6 @@ Not public: samples, teachers and the risk stay inside `ap.simulate`, whose resu
 from __future__ import annotations
 
 import math
-from contextlib import suppress
-from itertools import product
 
 import numpy as np
 import pytest
@@ -22,11 +20,9 @@ from torch.nn.functional import softplus
 import attnphase as ap
 from attnphase.experiments.data import Instance, Stream, draw_geometry, generator
 from attnphase.experiments.measure import exact_test_errors, linear_errors, sampled_test_errors
-from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.starts import initial_weights
-from attnphase.experiments.threads import threads_for_runs
 from attnphase.experiments.training import train
 
 PAPER = ap.Problem.paper(omega=0.27)
@@ -143,20 +139,6 @@ def test_other_losses_are_their_formulas_and_gradients_their_derivatives(name):
     torch.testing.assert_close(slope, (gradient * way).sum(dim=(1, 2)), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("columns", "dtype"), list(product((1, 2, 5), (torch.float64, torch.float32))))
-def test_passes_are_products_whatever_the_number_of_tokens(columns, dtype):
-    """Rows are taken four at a time: one that is left out, taken twice or from another run would be seen."""
-    draws = torch.Generator().manual_seed(columns)
-    for count in (1, 4, 7, 30):
-        tokens, weights, slopes = (
-            torch.randn(shape, generator=draws, dtype=dtype)
-            for shape in ((3, count, 37), (3, 37, columns), (3, columns, count))
-        )
-        allowed = {"rtol": 40 * torch.finfo(dtype).eps, "atol": 40 * torch.finfo(dtype).eps}
-        torch.testing.assert_close(fields_of(tokens, weights), tokens @ weights / 37**0.5, **allowed)
-        torch.testing.assert_close(pull_back(tokens, slopes.mT), tokens.mT @ slopes.mT / 37**0.5, **allowed)
-
-
 def test_an_infinity_stays_in_its_own_run():
     instance = instance_of(PAPER, n=38)
     weights = weights_for(instance)
@@ -181,18 +163,6 @@ def test_numbers_do_not_depend_on_threads(monkeypatch):
     for measured in (exact_test_errors, lambda i, w: sampled_test_errors(i, w, 50), lambda i, _: [linear_errors(i)]):
         for numbers, same in zip(measured(one, weights), measured(three, weights), strict=True):
             np.testing.assert_array_equal(numbers, same)
-
-
-def test_torchs_threads_are_given_back_after_an_error():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with suppress(KeyError), threads_for_runs() as threads:
-            assert (threads, torch.get_num_threads()) == (3, 1)
-            raise KeyError
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_a_run_does_not_depend_on_the_others():

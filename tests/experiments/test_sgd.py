@@ -105,19 +105,6 @@ def test_noise_that_a_loss_is_not_quadratic_in_is_drawn_too():
         assert risk > found.test_error.max() / 2 + 0.1
 
 
-def test_an_interrupted_descent_goes_on_with_the_same_numbers(monkeypatch):
-    monkeypatch.setattr(one_pass, "BLOCK", 16)
-    instance = instance_of(PAPER, 24, 1, (0, 1), 3)
-    weights, settings = initial_weights(instance, START), TrainingSettings("sgd", learning_rate=0.9, trajectory=20)
-    kept = []
-    whole = one_pass.descend(instance, weights, settings, 70, keep=lambda state: kept.append(state()))
-    assert len(kept) == 5
-    resumed = one_pass.descend(instance, weights, settings, 70, resume=kept[1])
-    assert torch.equal(whole.weights, resumed.weights)
-    for name, records in whole.trajectory.items():
-        np.testing.assert_array_equal(records, resumed.trajectory[name], err_msg=name)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_trajectories_follow_the_closed_equations(kind):
     """From every run's own start the rest is the noise of samples, and 1/d: 5 % are allowed for it."""

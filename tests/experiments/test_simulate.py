@@ -1,10 +1,8 @@
-"""Experiments as users run them: datasets, seeds, checkpoints, kills, memory, the caller's settings of torch."""
+"""Experiments as users run them: datasets, seeds, checkpoints, memory, the caller's settings of torch."""
 
 from __future__ import annotations
 
-import signal
 import warnings
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from command import run
-from stop_at import ended
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -93,23 +90,21 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings(ENDINGS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_checkpoint_from_within_a_run_leads_to_the_same_numbers(tmp_path, monkeypatch, optimizer):
-    """Every state that was written is what a process that is killed next leaves behind; three are taken up again."""
+    """Every state that was written is what a process that is killed next leaves behind; two are taken up again."""
     path, states = tmp_path / "runs.checkpoint", []
 
     def kept(path: Path, content: bytes) -> None:
         states.append(content)
         write_file(path, content)
 
-    starts = ["uninformed", "informed"] if optimizer == "bayes-gamp" else ["semantic", "positional"]
-    if optimizer == "sgd":
-        starts = ["semantic=0.4,noise=0.5", "positional=0.3,noise=0.5"]
+    monkeypatch.setattr("attnphase.experiments.one_pass.BLOCK", 16)  # several of them
+    starts = {"bayes-gamp": ["uninformed", "informed"], "sgd": ["semantic=0.4,noise=0.5", "positional=0.3,noise=0.5"]}
     options = {"trajectory": 10, "test_samples": 60 if optimizer not in ("sgd", "bayes-gamp") else 0}
-    grid: Any = (PAPER, [0.65, 2.0], starts, 40, 2, optimizer)
+    grid: Any = (PAPER, 1.3, starts.get(optimizer, ["semantic", "positional"]), 40, 2, optimizer)
     with monkeypatch.context() as patch:
         patch.setattr("attnphase.files.checkpoints.write_file", kept)
         whole = ap.simulate(*grid, **options, **OPTIMIZERS[optimizer], checkpoint=path, checkpoint_interval=0)
-    same(whole, ap.simulate(*grid, **options, **OPTIMIZERS[optimizer]))
-    for share in (0.2, 0.6, 0.9):
+    for share in (0.3, 0.8):
         path.write_bytes(states[int(share * len(states))])
         with pytest.warns(UserWarning, match="going on from this checkpoint"):
             same(whole, ap.simulate(*grid, **options, **OPTIMIZERS[optimizer], checkpoint=path))
@@ -118,46 +113,18 @@ def test_a_checkpoint_from_within_a_run_leads_to_the_same_numbers(tmp_path, monk
 def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(tmp_path):
     path = tmp_path / "c"
     done = ap.simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
-    others: dict[str, Callable[[], Any]] = {
-        "alpha": lambda: ap.simulate(PAPER, 2.1, "semantic", **SMALL, checkpoint=path),
-        "seed": lambda: ap.simulate(PAPER, 2.0, "semantic", **SMALL, seed=3, checkpoint=path),
-        "problem": lambda: ap.simulate(
-            PAPER.with_fields({"teacher.omega": 0.31}), 2.0, "semantic", **SMALL, checkpoint=path
-        ),
-    }
-    for name, call in others.items():
+    for name, value in (("alpha", 2.1), ("seed", 3)):
         with pytest.raises(ExperimentError, match=f"belongs to other training runs, with another {name}; remove it"):
-            call()
+            ap.simulate(PAPER, **{"alpha": 2.0, name: value}, start="semantic", **SMALL, checkpoint=path)
     with pytest.warns(UserWarning, match="2 runs are done"):
         same(ap.simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path), done)
     whole = path.read_bytes()
-    flipped = [bytearray(whole) for _ in range(20)]
-    for i, copy in enumerate(flipped):
-        copy[(i + 1) * len(whole) // 21] ^= 0x10
-    for damaged in (whole[: len(whole) // 2], b"", b"no checkpoint", *flipped):
+    for i in range(1, 21):  # one bit each time
+        damaged = bytearray(whole)
+        damaged[i * len(whole) // 21] ^= 0x10
         path.write_bytes(damaged)
-        with pytest.raises(ExperimentError, match=r"^.*c: this is not a checkpoint of training runs, or it is damaged"):
+        with pytest.raises(ExperimentError, match=r"this is not a checkpoint of training runs, or it is damaged"):
             ap.simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
-def test_an_interrupted_command_goes_on_with_the_same_numbers(tmp_path, how):
-    output, checkpoint = tmp_path / "runs.nc", tmp_path / "runs.nc.checkpoint"
-    command = ["simulate", "--alpha", "2", "--start", "semantic", "--start", "positional", "--dimension", "60"]
-    command += ["--seeds", "3", "--optimizer", "gd", "--steps", "40", "--test-samples", "50", "-o", str(output)]
-    place = "attnphase.files.checkpoints:write_file", 1
-    if how == signal.SIGINT:
-        place = "attnphase.experiments.optimizers.gradient_descent:GradientDescent.step", 15
-    code, errors = ended(how, *place, command)
-    assert code == (128 + how if how == signal.SIGINT else -how)
-    if how == signal.SIGINT:
-        assert f"what was computed is kept in {checkpoint}; run the same command again" in errors.replace("\n", "")
-    assert checkpoint.exists()
-    assert not output.exists()
-    run(*command)
-    assert not checkpoint.exists()
-    starts = ["semantic", "positional"]
-    same(ap.load_dataset(output), ap.simulate(PAPER, 2.0, starts, 60, 3, "gd", steps=40, test_samples=50))
 
 
 def test_little_memory_makes_small_groups_with_the_same_numbers(monkeypatch):
