@@ -165,14 +165,6 @@ def test_numbers_do_not_depend_on_threads(monkeypatch):
             np.testing.assert_array_equal(numbers, same)
 
 
-def test_a_run_does_not_depend_on_the_others():
-    together, alone = instance_of(MIXTURE, runs=(0, 3, 4)), instance_of(MIXTURE, runs=(3,))
-    for name in ("tokens", "targets", "grams", "sites", "token_products"):
-        assert torch.equal(getattr(together.samples, name)[1], getattr(alone.samples, name)[0])
-    np.testing.assert_array_equal(together.geometries[1].teacher, alone.geometries[0].teacher)
-    assert not torch.equal(instance_of(MIXTURE, runs=(3,), seed=12).samples.tokens, alone.samples.tokens)
-
-
 def test_encodings_means_and_variances_are_exactly_those_of_the_problem():
     geometry = draw_geometry(CAUSAL, 50, 4, 1)
     np.testing.assert_allclose(geometry.positions @ geometry.positions.T / 50, GRAM, atol=1e-12)

@@ -171,7 +171,7 @@ def callers_settings(of: str) -> Any:
 
 @pytest.mark.filterwarnings(ENDINGS)
 @pytest.mark.parametrize("of", ["default device", "inference mode"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["gd", "lbfgs", "gamp", "sgd", "bayes-gamp"])
 def test_the_callers_torch_settings_change_no_run(optimizer, of, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # other threads do not have the caller's mode
     options: dict[str, Any] = {"optimizer": optimizer, "dimension": 24, "seeds": 2, "test_samples": 20, "seed": 3}
