@@ -121,11 +121,15 @@ def test_theory_agrees_with_training_here_and_now(name):
 
 ALONE = of_terms([{"sigma": 0.9, "mean": [0.0]}], [1.0], 0.15, {"square": 1.0, "shift": 0.4, "scale": 0.8})
 PAIR = [{"sigma": 0.8, "mean": [0.9]}, {"sigma": 1.1, "mean": [-0.7]}]
+TERMS = (("square", 1.0), ("logistic", 0.0), ("enters", 1.0), ("shift", 0.4), ("apart", 0.3))
 LAWS = {
     "a density": ALONE.with_fields({"tokens.density": "1 + tanh(2*k[0, 0])*tilt", "tokens.parameters": {"tilt": 0.8}}),
     "a heavy tail": ALONE.with_fields({"tokens.sampler": "k + tail*k**3", "tokens.parameters": {"tail": 0.15}}),
     "signs for fields": ALONE.with_fields({"tokens.sampler": "sign(k)"}),
     "clusters": of_terms(PAIR, [0.4, 0.6], 0.15, {"square": 1.0, "shift": 0.4, "apart": 0.3}),
+    "a trained intercept": model(
+        "trained", {"regularizer.strength": 0.15, **{f"loss.parameters.{n}": x for n, x in TERMS}}
+    ),
     "a logistic loss": model("logistic", {"tokens.sigma": 1.2, "regularizer.strength": 0.4}),
 }
 METRICS = {"metrics.wrong": "(1 - sign(h*k))/2", "metrics.distance": "abs(h - k)"}
@@ -142,9 +146,9 @@ def test_training_and_its_metrics_agree_with_theory_under(law):
     assert comparison.within(4.0), comparison.text()
     found = {q.name: q for q in comparison.quantities}
     assert {"training_loss", "test_error"} <= {*found}
-    for name in ("metric_wrong", "metric_distance"):
-        assert found[name].measured[-1].stderr < 0.1 * found[name].theory
-        assert (runs[f"{name}_stderr"] < 0.01 * runs[name]).all()
+    for name, largest in (("metric_wrong", 0.01), ("metric_distance", 0.03 * theory["metric_distance"].item())):
+        assert found[name].measured[-1].stderr < largest
+        assert (runs[f"{name}_stderr"] < largest / 3).all()
 
 
 @pytest.mark.parametrize("optimizer", ["fista", "gamp"])
