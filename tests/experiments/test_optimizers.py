@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import torch
-from instances import instance_of
+from instances import instance_of, weights_for
 
 import attnphase as ap
 from attnphase.data.variables import RunStatus
@@ -185,3 +185,15 @@ def test_a_trajectory_is_what_shorter_runs_end_with(name):
         for quantity in ("training_loss", "q", "theta", "m"):
             record = whole[f"trajectory_{quantity}"].isel(step=index)
             np.testing.assert_allclose(shorter[quantity], record, rtol=1e-12, err_msg=quantity)
+
+
+def test_proximal_steps_shrink_entries_or_whole_rows():
+    fields = {"student.rank": 2, "teacher.rank": 2, "regularizer.strength": 0.3}
+    step = torch.tensor([0.7, 1.9], dtype=torch.float64)
+    for kind in ("lasso", "group-lasso"):
+        instance = instance_of(PAPER.with_fields(fields | {"regularizer.kind": kind}), 24, 5, (0, 1))
+        weights = weights_for(instance)
+        size = weights.abs() if kind == "lasso" else weights.square().sum(dim=2, keepdim=True).sqrt()
+        expected = weights * (1 - 0.3 * step[:, None, None] / size).clamp(min=0)
+        torch.testing.assert_close(Risk.of(instance).proximal_step(weights, step), expected, rtol=1e-12, atol=1e-14)
+        assert 0.02 < float((expected == 0).double().mean()) < 0.9
