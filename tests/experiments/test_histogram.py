@@ -38,7 +38,7 @@ from attnphase.experiments.histogram.task import HistogramSizes, Stream, counts,
 from attnphase.experiments.histogram.transformer import absorbed, attention, initial_parameters, logits, with_noise
 
 ROOT = Path(__file__).parents[2]
-SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60)
+SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60, training_share=0.7)
 NOISY = ("semantic_embedding", "positional_embedding", "query", "key")
 NAMES = (*NOISY, "value", "gain", "shift", "hidden_weight", "hidden_bias", "output_weight", "output_bias")
 
