@@ -48,7 +48,7 @@ def test_exact_test_errors_are_those_of_fresh_samples(name):
     weights = 0.7 * weights_for(instance)
     (exact, quadrature), (sampled, errors) = (
         exact_test_errors(instance, weights),
-        sampled_test_errors(instance, weights, 20000),
+        sampled_test_errors(instance, weights, 10000),
     )
     z = (exact - sampled) / np.hypot(quadrature, errors)
     assert np.all(np.abs(z) < 3.5), z

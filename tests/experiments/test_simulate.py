@@ -173,6 +173,7 @@ def callers_settings(of: str) -> Any:
 @pytest.mark.parametrize("of", ["default device", "inference mode"])
 @pytest.mark.parametrize("optimizer", ["gd", "lbfgs", "gamp", "sgd", "bayes-gamp"])
 def test_the_callers_torch_settings_change_no_run(optimizer, of, tmp_path, monkeypatch):
+    threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # other threads do not have the caller's mode
     options: dict[str, Any] = {"optimizer": optimizer, "dimension": 24, "seeds": 2, "test_samples": 20, "seed": 3}
     options |= {"steps": 20} if optimizer in ("gd", "adam") else {}
@@ -182,3 +183,4 @@ def test_the_callers_torch_settings_change_no_run(optimizer, of, tmp_path, monke
         same(ap.simulate(PAPER, 1.3, **options, checkpoint=tmp_path / "runs"), expected)
         with pytest.warns(UserWarning, match="2 runs are done"):
             same(ap.simulate(PAPER, 1.3, **options, checkpoint=tmp_path / "runs"), expected)
+    torch.set_num_threads(threads)
