@@ -41,10 +41,7 @@ PAIR = ((0.35, 0.9, -0.7), (0.65, 0.6, 1.6))
 NUMBER_OF_CLUSTER = [Cluster(p, s, m, label) for (p, s, m), label in zip(PAIR, (-0.4, 1.1), strict=True)]
 OPPOSITE = ((0.3, 0.8, -1.3), (0.7, 1.1, 0.6))
 SIDES = [Cluster(p, s, m, label) for (p, s, m), label in zip(OPPOSITE, (1.0, -1.0), strict=True)]
-WIDE = {
-    "tokens.density": "1 + a*(k**2/rho - 1) + 0.3*tanh(k)",
-    "tokens.parameters": {"a": 0.45, "rho": 0.81},
-}
+WIDE = {"tokens.density": "1 + a*(k**2/rho - 1) + 0.3*tanh(k)", "tokens.parameters": {"a": 0.45, "rho": 0.81}}
 TAIL = {"tokens.sampler": "k + tail*k**3", "tokens.parameters": {"tail": 0.17}}
 LASSO = {"regularizer.kind": "lasso"}
 NET = {"regularizer.kind": "elastic-net", "regularizer.ridge": 0.11}

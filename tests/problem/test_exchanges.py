@@ -120,15 +120,6 @@ def test_a_teacher_with_a_mean_or_a_skewed_law_is_not_reflected(name: str):
         assert not law.unchanged(range(4), -np.eye(1))
 
 
-@pytest.mark.parametrize(
-    ("name", "turns", "stretches"), [("rank 2", 1, 0), ("untied", 0, 1), ("heads", 0, 0), ("paper", 0, 0)]
-)
-def test_columns_turn_and_stretch_as_far_as_the_loss_does_not_see_it(name: str, turns: int, stretches: int):
-    """Tied columns of attention turn; queries grow as keys shrink."""
-    gauge = System.of(model(name)).gauge
-    assert (len(gauge.turns), len(gauge.stretches)) == (turns, stretches)
-
-
 # --- configurations of clusters ---------------------------------------------------------------------------------------
 
 LOCATION = "(c @ k[:, 0]{noise} - softmax(0.8*h[:, 0]) @ h[:, 0])**2/2 + sum(c)*(sum(h) + more*h[1, 0])**2/20"

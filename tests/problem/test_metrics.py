@@ -347,17 +347,6 @@ def test_the_best_value_of_a_field_for_a_metric():
 # --- where they are reported ------------------------------------------------------------------------------------------
 
 
-def test_datasets_have_a_variable_for_each_metric(tmp_path: Any):
-    grid = ap.sweep(LOGISTIC, alpha=[1.2, 1.9], fields={"tokens.sigma": [0.7, SIGMA]}, branch="semantic", workers=1)
-    ap.save_dataset(grid, tmp_path / "grid.nc")
-    loaded = ap.load_dataset(tmp_path / "grid.nc")
-    xr.testing.assert_identical(loaded, grid)
-    one, point = solved(LOGISTIC), loaded.sel(alpha=1.9).isel({loaded.metric_wrong.dims[-2]: 1}).squeeze()
-    for name in ("metric_wrong", "metric_square"):
-        error = np.hypot(point[f"{name}_stderr"].item(), one[f"{name}_stderr"].item())
-        assert abs(point[name].item() - one[name].item()) < 4 * error < 0.05 * one[name].item()
-
-
 def test_metrics_are_compared_that_have_one_formula():
     """Others do not keep theory and runs apart, and what else the problems have does."""
     theory = solved(logistic({"kept": "(1 - sign(h*k))/2", "changed": "h**2", "own": "k"}))

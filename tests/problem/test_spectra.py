@@ -38,29 +38,6 @@ def assert_points_have_the_moments(spectrum: ap.Spectrum) -> None:
 # --- of problems ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        ap.Problem(),
-        ap.Problem(tokens={"length": 3, "sigma": [0.4, 0.7, 1.1]}, teacher={"rank": 2}),
-        ap.Problem(tokens={"spectrum": {"kind": "power-law", "exponent": 0.8, "atoms": 5}}),
-    ],
-    ids=["the paper", "three tokens, rank 2", "five atoms"],
-)
-def test_encodings_and_a_teacher_that_are_independent(problem: ap.Problem):
-    spectrum = ap.Spectrum.of(problem)
-    eye = np.eye(problem.teacher.rank)
-    second = np.block([
-        [problem.positions_gram, np.zeros((problem.tokens.length, len(eye)))],
-        [np.zeros((len(eye), problem.tokens.length)), eye],
-    ])  # fmt: skip
-    np.testing.assert_allclose(spectrum.second_moments, [second] * len(spectrum.weights), atol=1e-14)
-    np.testing.assert_allclose(spectrum.rho, problem.token_variances[:, None, None] * eye)
-    np.testing.assert_allclose(spectrum.site_variances, problem.token_variances)
-    assert not spectrum.teacher_means.any()
-    assert_points_have_the_moments(spectrum)
-
-
 def test_a_mixture_against_vectors_with_the_same_products():
     problem = ap.Problem(
         tokens={
@@ -80,23 +57,6 @@ def test_a_mixture_against_vectors_with_the_same_products():
     np.testing.assert_allclose(spectrum.teacher_means, means @ teacher.T, atol=1e-14)
     np.testing.assert_allclose(spectrum.gamma[:, 0], [0.25, 0.16, 0.09, 0.49])
     np.testing.assert_allclose(spectrum.rho, spectrum.gamma[:, :1, None] * np.eye(2), atol=1e-14)
-    assert_points_have_the_moments(spectrum)
-
-
-def test_encodings_on_atoms_leave_the_clusters_means_gaussian():
-    atoms = [
-        {"weight": 0.4, "variances": [0.1, 0.2, 0.3, 0.4], "positions": [1.1, -0.7]},
-        {"weight": 0.6, "variances": [0.5, 0.4, 0.3, 0.2], "positions": [0.3, 0.9]},
-    ]
-    clusters = [[{"mean": [1.5]}, {"mean": [-0.4]}], [{"mean": [0.7]}, {}]]
-    tokens = {"kind": "mixture", "clusters": clusters, "spectrum": atoms, "mean_teacher": [[0.3]]}
-    spectrum = ap.Spectrum.of(ap.Problem(tokens=tokens))
-    vectors = np.array([1.5, -0.4, 0.7, 0.0, 0.3])
-    expected = np.outer(vectors, vectors)
-    expected[4, 4] = 1.0
-    np.testing.assert_allclose(spectrum.mean, [[1.1, 1.1, -0.7, -0.7, 0], [0.3, 0.3, 0.9, 0.9, 0]])
-    np.testing.assert_allclose(spectrum.covariance, [expected, expected], atol=1e-14)
-    np.testing.assert_allclose(spectrum.teacher_means[:, 0], 0.3 * vectors[:4])
     assert_points_have_the_moments(spectrum)
 
 
@@ -169,10 +129,7 @@ def test_matrices_and_vectors_have_the_moments_and_make_a_problem(seed: int, d: 
         chosen = [place for place in (first, second) if place is not None]
         matrix = np.linalg.multi_dot([np.eye(d), np.eye(d), *(flat[place] for place in chosen)])
         found = np.einsum(
-            products[order],
-            spectrum.weights,
-            *(spectrum.gamma[place] for place in chosen),
-            spectrum.second_moments,
+            products[order], spectrum.weights, *(spectrum.gamma[place] for place in chosen), spectrum.second_moments
         )
         np.testing.assert_allclose(found, vectors @ matrix @ vectors.T / d, atol=1e-9)
     np.testing.assert_allclose(spectrum.rho[1], teacher.T @ flat[1] @ teacher / d, atol=1e-10)
@@ -227,17 +184,3 @@ def test_matrices_that_do_not_commute_are_refused_with_the_pair_and_the_size():
     for pair in ([first, second + 1e-5 * third], [np.diag([1.0, 0.0]), root @ root.T]):
         with pytest.raises(SpectrumError, match="do not commute"):
             ap.Spectrum.from_matrices(pair)
-
-
-def test_a_file_of_atoms_is_looked_for_beside_the_toml(tmp_path: Any):
-    generator, covariances = matrices(4, 6, 2)
-    positions, teacher = generator.normal(size=(2, 6)), generator.normal(size=(6, 2))
-    spectrum = ap.Spectrum.from_matrices(covariances, positions, teacher)
-    spectrum.to_csv(tmp_path / "spectrum.csv")
-    header = (tmp_path / "spectrum.csv").read_text().splitlines()[0]
-    assert header == "weight,variance_0,variance_1,position_0,position_1,teacher_0,teacher_1"
-    path = tmp_path / "problem.toml"
-    path.write_text('[tokens]\nspectrum = "spectrum.csv"\n[teacher]\nrank = 2\n')
-    problem = ap.load_problem(path)
-    assert problem == ap.Problem(tokens={"spectrum": spectrum.atoms()}, teacher={"rank": 2})
-    assert ap.Problem.from_toml(problem.to_toml()) == problem  # the file is not needed any more

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from models import model
 from numpy.typing import NDArray
 from scipy import integrate
-from scipy.optimize import brentq, minimize_scalar
 
 import attnphase as ap
 
@@ -154,15 +152,6 @@ def test_linear_labels_against_one_step_of_the_equations(name: str, alpha: float
     assert ds.free_entropy.item() == pytest.approx(entropy, rel=1e-7)
 
 
-def test_a_density_of_one_is_the_gaussian_law():
-    whole, plain, nearly = (
-        known(ONE.with_fields(fields), 0.7)["q"]
-        for fields in (SPARSE | {"teacher.prior_density": 1.0}, {}, SPARSE | {"teacher.prior_density": 1 - 1e-7})
-    )
-    np.testing.assert_allclose(whole, plain, rtol=1e-12)
-    np.testing.assert_allclose(nearly, plain, rtol=1e-6)
-
-
 def test_the_binary_perceptron():
     """Györgyi, PRA 41 (1990) 7097, and Barbier et al., PNAS 116 (2019) 5451: 1.245 and 1.493; then all is known."""
     ds = known(model("logistic", RADEMACHER), [1.4, 1.6], start=("uninformed", "informed"), thresholds=True)
@@ -173,52 +162,10 @@ def test_the_binary_perceptron():
     assert ds.free_entropy.sel(start="informed").to_numpy() == pytest.approx(-np.log(2))
 
 
-def gauss_mean(function: Any) -> float:
-    x, w = np.polynomial.hermite_e.hermegauss(200)
-    return w @ function(x) / w.sum()
-
-
-@cache
-def unknown_sign(noise: float) -> float:
-    """``1 - E tanh(noise + sqrt(noise) z)``: Tanaka's denoiser of a binary user."""
-    return gauss_mean(lambda z: 2 / (1 + np.exp(2 * np.clip(noise + np.sqrt(noise) * z, -300, 300))))
-
-
-def test_two_fixed_points_of_binary_cdma():
-    """At little noise alpha rises, falls and rises along the curve of one number, ``alpha = S (noise + V(S))``."""
-    noise = 0.02
-    ds = known(ONE.with_fields(RADEMACHER | {"teacher.noise": noise, "tokens.sigma": 1.0}), 0.6, thresholds=True)
-    top: Any = minimize_scalar(
-        lambda s: -s * (noise + unknown_sign(s)), bounds=(0.3, 3.0), method="bounded", options={"xatol": 1e-9}
-    )
-    assert ds.algorithmic.item() == pytest.approx(-top.fun, rel=1e-5)
-
-    def entropy(alpha: float, share: float) -> float:
-        for _ in range(400):
-            share = unknown_sign(alpha / (noise + share))
-        snr = alpha / (noise + share)
-        logs = gauss_mean(lambda z: np.logaddexp(2 * (snr + np.sqrt(snr) * z), 0) - snr - np.sqrt(snr) * z)
-        return -(1 - share) * snr / 2 + logs - np.log(2) - snr / 2 - alpha / 2 * np.log(noise + share)
-
-    crossing = brentq(lambda alpha: entropy(alpha, 1.0) - entropy(alpha, 1e-12), 0.3, 0.5, xtol=1e-5)
-    assert ds.information_theoretic.item() == pytest.approx(crossing, abs=2e-4)  # interpolated between points
-
-
 def test_a_sparse_teacher_without_noise_needs_as_many_labels_as_weights():
     ds = known(ONE.with_fields(SPARSE | {"teacher.noise": 0.0}), 0.7, channel="absolute", thresholds=True)
     assert ds.information_theoretic.item() == pytest.approx(0.23, abs=2e-3)
     assert ds.weak_recovery.item() == pytest.approx(0.5, rel=1e-9)  # of the first two moments alone
-
-
-def test_signs_are_known_from_sums_without_noise():
-    """The informed start leaves so little that its square is no number."""
-    problem = ap.Problem(
-        tokens={"length": 2, "sigma": 1.0}, positions={"kind": "none"}, teacher={"prior": "rademacher"}
-    )
-    few = ap.SolverSettings(max_nodes=512)
-    ds = known(problem, 0.4, channel="sum(k)", start="informed", settings=few)
-    assert ds.recovered.item() == 1
-    assert ds.overlap.item() == pytest.approx(1)
 
 
 def test_two_columns_in_one_label_are_an_entry_with_the_sums():
@@ -230,17 +177,3 @@ def test_two_columns_in_one_label_are_an_entry_with_the_sums():
     q = whole["q"].to_numpy().reshape(2, 2)
     assert q[0, 0] + q[0, 1] + q[1, 1] / 4 == pytest.approx(one["q"].item(), rel=2e-3)
     assert whole["mutual_information"].item() == pytest.approx(one["mutual_information"].item(), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("label", "same"),
-    [
-        ("abs(sign(k - 0.5) + sign(k + 0.5))", "sign(k**2 - 0.25)"),
-        ("(sign(k - 0.5) + sign(k + 0.3))**2", "sign((k - 0.5)*(k + 0.3))"),
-    ],
-)
-def test_labels_that_are_equal_between_other_jumps_are_one_label(label: str, same: str):
-    problem = ONE.with_fields({"teacher.noise": 0.0})
-    one, other = (known(problem, 1.7, channel=text, start="informed") for text in (label, same))
-    for name in ("overlap", "free_entropy", "mutual_information", "test_error"):
-        assert one[name].item() == pytest.approx(other[name].item(), rel=1e-9), name
