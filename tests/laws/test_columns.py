@@ -150,9 +150,6 @@ def test_of_two_order_parameters_only_the_one_that_dies_out_is_set_to_zero() -> 
         assert not gone.has_signal
 
 
-# --- the page's problems, each a model of its own ---------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_next_to_the_onset_of_one_layer_the_other_is_not_given_up() -> None:
     """Columns of theta 0 and .96: single points jump, the sign of I - J is open, and the loss says that theta is not 0.

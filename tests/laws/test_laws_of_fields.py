@@ -172,9 +172,6 @@ def test_checks_train_instances_of_a_law(fields: dict[str, Any]) -> None:
     assert "experiment at finite d" in {one.name for one in report.checks if one.passed}
 
 
-# --- which samples are alike, and a law of the user's own class -------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "formulas"),
     [
@@ -193,9 +190,6 @@ def test_a_law_that_bends_the_normals_must_tell_where_labels_jump() -> None:
     with pytest.raises(ap.errors.ProblemError, match=r"give it a method split, or set integration\.rule"):
         evaluated(system, rule_of("lines", system, 24, 4096), 3.1, at)
     assert np.isfinite(evaluated(system, rule_of("sobol", system, 24, 256), 3.1, at)["q_hat"]).all()
-
-
-# --- declarations -----------------------------------------------------------------------------------------------------
 
 
 def heavy(k: Any, c: Any, *, tail: float) -> Any:

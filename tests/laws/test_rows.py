@@ -62,11 +62,6 @@ KINDS: dict[str, tuple[Regularizer, Any, tuple[tuple[float, float, float], ...]]
         lambda w: 0.4 * w / np.sqrt(w**2 + 0.1),
         (),
     ),
-    "steep formula": (
-        Regularizer(kind="expression", expression="0.3*w**4 + 0.2*exp(w)", ridge=0.2),
-        lambda w: 1.2 * w**3 + 0.2 * np.exp(w) + 0.2 * w,
-        (),
-    ),
     "kinks": (
         Regularizer(kind="expression", expression="0.3*abs(w) + 0.6*relu(w - 0.5) + 0.4*relu(-w - 1)", ridge=0.1),
         lambda w: 0.3 * np.sign(w) + 0.6 * (w > 0.5) - 0.4 * (w < -1) + 0.1 * w,

@@ -65,9 +65,6 @@ def test_a_metric_that_jumps_in_a_single_field_has_an_error(numbers: dict[str, f
     assert abs(point.metric_error.item() - wrong) < 4 * point.metric_error_stderr.item() < 1e-3
 
 
-# --- derivatives where a field can only grow, or only fall ------------------------------------------------------------
-
-
 def one_sided(at: list[float], step: float) -> float:
     """Slope at the first of four values, right to third order."""
     return (-11 * at[0] + 18 * at[1] - 9 * at[2] + 2 * at[3]) / (6 * step)

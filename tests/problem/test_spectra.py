@@ -35,9 +35,6 @@ def assert_points_have_the_moments(spectrum: ap.Spectrum) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12 * np.abs(spectrum.second_moments).max())
 
 
-# --- of problems ------------------------------------------------------------------------------------------------------
-
-
 def test_a_mixture_against_vectors_with_the_same_products():
     problem = ap.Problem(
         tokens={
@@ -103,9 +100,6 @@ def test_ready_made_spectra(name: str):
     assert_same_measure(spectrum, ap.Spectrum.of(ap.Problem(tokens={"spectrum": spectrum.atoms()})))
 
 
-# --- of matrices ------------------------------------------------------------------------------------------------------
-
-
 def matrices(seed: int, d: int, count: int, levels: int = 0) -> tuple[np.random.Generator, list[NDArray[np.float64]]]:
     """Random commuting covariances; few levels make their eigenvalues degenerate."""
     generator = np.random.default_rng(seed)
@@ -139,20 +133,6 @@ def test_matrices_and_vectors_have_the_moments_and_make_a_problem(seed: int, d: 
     problem = ap.Problem(tokens=tokens, teacher={"rank": 2})
     assert_same_measure(ap.Spectrum.of(problem), spectrum)
     np.testing.assert_allclose(problem.positions_gram, np.stack(positions) @ np.stack(positions).T, atol=1e-12)
-
-
-def test_eigenvalues_that_only_together_tell_directions_apart():
-    """Each matrix has large eigenspaces, and eigenvalues that differ by less than the first combination resolves."""
-    d, numbers = 60, np.arange(60)
-    basis = np.linalg.qr(np.random.default_rng(3).normal(size=(d, d)))[0]
-    levels = np.stack([np.where(numbers < 30, 0.2, 0.7), np.where(numbers % 2, 0.4, 0.5), 0.3 + 1e-8 * (numbers % 3)])
-    spectrum = ap.Spectrum.from_matrices([(basis * gamma) @ basis.T for gamma in levels])
-    for found, gamma in zip(spectrum.gamma, levels, strict=True):
-        np.testing.assert_allclose(np.sort(found), np.sort(gamma), atol=1e-13)
-    excess = np.round((spectrum.gamma[2] - 0.3) * 1e8)
-    for level in range(3):
-        assert set(np.round(spectrum.gamma[0][excess == level], 9)) == {0.2, 0.7}
-        assert (excess == level).sum() == 20
 
 
 @settings(max_examples=20)

@@ -40,9 +40,6 @@ def known(problem: ap.Problem, alpha: Any, **more: Any) -> Any:
     return ap.bayes_optimal(problem, alpha, **{"start": "uninformed", "progress": False, **more})
 
 
-# --- the declaration --------------------------------------------------------------------------------------------------
-
-
 def test_atoms_come_from_a_file_and_stay_in_the_problem(tmp_path: Any):
     (tmp_path / "law.csv").write_text("probability,value\n.8,-.5\n.2,2\n")
     path = tmp_path / "problem.toml"
@@ -55,20 +52,6 @@ def test_atoms_come_from_a_file_and_stay_in_the_problem(tmp_path: Any):
     named = {"teacher.prior": "atoms", "teacher.prior_values": str(tmp_path / "law.csv")}
     assert skewed.with_fields(named | {"teacher.prior_probabilities": None}) == skewed
     assert ONE.with_fields(SPARSE).with_fields(RADEMACHER) == ONE.with_fields(RADEMACHER)
-
-
-# --- state evolution --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["rademacher", "sparse", "skewed"])
-def test_a_ridge_asks_for_second_moments_alone(name: str):
-    """Of entries with mean zero and variance one."""
-    problem = model("square", {"teacher.noise": 0.3, "regularizer.strength": 0.2})
-    ours, theirs = (
-        ap.solve(one, 2.1, "semantic", settings=SETTINGS) for one in (problem.with_fields(PRIORS[name]), problem)
-    )
-    for one in ("q", "theta", "V", "test_error", "training_loss"):
-        np.testing.assert_allclose(ours[one], theirs[one], rtol=1e-9, atol=1e-12)
 
 
 def soft_thresholds(name: str, gamma: float, strength: float, q_hat: float, theta_hat: float, V_hat: float) -> Array:
@@ -108,9 +91,6 @@ def test_rows_of_a_lasso_are_those_of_quadrature(name: str):
     for quantity in ("q", "theta", "V", "training_loss"):
         error = np.hypot(ds[f"{quantity}_stderr"].item(), again[f"{quantity}_stderr"].item())
         assert abs(again[quantity].item() - ds[quantity].item()) < 4 * error + 1e-6, quantity
-
-
-# --- the Bayes-optimal error ------------------------------------------------------------------------------------------
 
 
 def row_by_quadrature(name: str, noise: float) -> Array:
@@ -166,14 +146,3 @@ def test_a_sparse_teacher_without_noise_needs_as_many_labels_as_weights():
     ds = known(ONE.with_fields(SPARSE | {"teacher.noise": 0.0}), 0.7, channel="absolute", thresholds=True)
     assert ds.information_theoretic.item() == pytest.approx(0.23, abs=2e-3)
     assert ds.weak_recovery.item() == pytest.approx(0.5, rel=1e-9)  # of the first two moments alone
-
-
-def test_two_columns_in_one_label_are_an_entry_with_the_sums():
-    """The label ``k_1 + k_2/2 + noise`` of two columns of signs, and ``k + noise`` of entries with four values."""
-    loss = {"loss.kind": "expression", "loss.expression": "(h0_0 - k0_0 - noise)**2", "teacher.rank": 2}
-    values = SKEWED | {"teacher.prior_values": [-1.5, -0.5, 0.5, 1.5], "teacher.prior_probabilities": [0.25] * 4}
-    whole = known(ONE.with_fields(loss | RADEMACHER), 0.9, channel="k0_0 + 0.5*k0_1")
-    one = known(ONE.with_fields(values), 0.9, channel="linear")
-    q = whole["q"].to_numpy().reshape(2, 2)
-    assert q[0, 0] + q[0, 1] + q[1, 1] / 4 == pytest.approx(one["q"].item(), rel=2e-3)
-    assert whole["mutual_information"].item() == pytest.approx(one["mutual_information"].item(), rel=1e-4)
