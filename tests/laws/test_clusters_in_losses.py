@@ -1,6 +1,6 @@
 """Losses that know the clusters of tokens: against losses with the numbers written in, and which samples are alike.
 
-Not public: which symmetries a loss leaves for all clusters, and how many configurations remain, no result says.
+Not public: which symmetries a loss leaves for all clusters no result says.
 """
 
 from __future__ import annotations

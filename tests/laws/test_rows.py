@@ -5,11 +5,9 @@ Not public: a penalty acts through `attnphase.rows` and `Prior` alone, and a sol
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,28 +22,20 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem import Regularizer
-from attnphase.rows.operator import load_prox
 from attnphase.rows.piecewise import piecewise_moments
 from attnphase.rows.prox import newton_prox
 from attnphase.rows.quadrature import gaussian_nodes, quadrature_moments
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
 
-MODULE = "proximal_operators_of_a_row_test"
+
+def huber(v: Any, step: Any) -> Any:
+    """Of 0.4 w^2 up to 0.5, linear beyond."""
+    return np.where(np.abs(v) <= 0.5 + 0.4 * step, v / (1 + 0.8 * step), v - 0.4 * step * np.sign(v))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def module() -> Iterator[None]:
-    """Of 0.4 w^2 up to 0.5, linear beyond; and a soft threshold."""
-    made: Any = ModuleType(MODULE)
-    made.huber = lambda v, step: np.where(
-        np.abs(v) <= 0.5 + 0.4 * step, v / (1 + 0.8 * step), v - 0.4 * step * np.sign(v)
-    )
-    made.soft = lambda v, step: np.sign(v) * np.maximum(np.abs(v) - 0.37 * step, 0.0)
-    sys.modules[MODULE] = made
-    yield
-    del sys.modules[MODULE]
-    load_prox.cache_clear()
+def soft(v: Any, step: Any) -> Any:
+    return np.sign(v) * np.maximum(np.abs(v) - 0.37 * step, 0.0)
 
 
 # penalty, its slope with the quadratic part between kinks, and (kink, slope on the left, on the right)
@@ -73,12 +63,12 @@ KINDS: dict[str, tuple[Regularizer, Any, tuple[tuple[float, float, float], ...]]
         ((0.6, 0, 0.9), (-0.6, -0.9, 0)),
     ),
     "operator": (
-        Regularizer(kind="prox", prox=f"{MODULE}:huber", ridge=0.15),
+        Regularizer(kind="prox", prox=f"{__name__}:huber", ridge=0.15),
         lambda w: np.clip(0.8 * w, -0.4, 0.4) + 0.15 * w,
         (),
     ),
     "operator with a kink": (
-        Regularizer(kind="prox", prox=f"{MODULE}:soft", ridge=0.25),
+        Regularizer(kind="prox", prox=f"{__name__}:soft", ridge=0.25),
         lambda w: 0.37 * np.sign(w) + 0.25 * w,
         ((0, -0.37, 0.37),),
     ),
@@ -172,9 +162,6 @@ def test_a_weight_stays_at_zero_if_zero_is_inside_the_slopes_there(regularizer: 
     assert (rows.minimise(np.eye(2)[None], small) == 0).all() == held
 
 
-# --- means over Gaussian sources --------------------------------------------------------------------------------------
-
-
 def averages(rows: Any, mean: Any, root: Any, curvature: Any) -> tuple[Any, ...]:
     """E w, E w w^T, P(w != 0), E w z^T over the nodes, each with a leading axis of atoms."""
     z, weights = gaussian_nodes(rows, mean, root, curvature)
@@ -265,8 +252,6 @@ def test_two_uncorrelated_columns_are_independent_lassos_to_all_digits() -> None
     assert_allclose(np.diag(found.response[0]), own[:, 3] / scale, rtol=1e-10)
     assert_allclose(found.density[0], own[:, 2].mean(), rtol=1e-10)
 
-
-# --- the prior --------------------------------------------------------------------------------------------------------
 
 ONE = ap.Problem().with_fields(
     {"tokens.length": 1, "tokens.sigma": 0.7, "positions.kind": "none", "teacher.mixing": None}

@@ -98,3 +98,12 @@ def test_the_derivative_in_omega_at_both_ends(omega: float) -> None:
     error = ds.d_training_loss_stderr.item()
     assert abs(ds.d_training_loss.item() - slope) < 4 * error + 1e-6
     assert error < 0.1 * abs(slope) + 1e-3
+
+
+def test_checks_of_attention_hold() -> None:
+    """Slopes by the teacher's fields among them, of which symmetries turn the teacher's columns too."""
+    report = ap.check(
+        model("paper", {"teacher.omega": 0.37, "integration.standard_error": 0.01}), 1.9, experiment=False
+    )
+    assert report.passed, report.text()
+    assert len({one.name for one in report.checks}) >= 10

@@ -1,6 +1,6 @@
 """Where all weights vanish: their loss is that of h = 0, and they rest beside a kink of the penalty.
 
-Not public: whether zero weights rest is asked before a solve, and no result shows a covariance that is lifted.
+Not public: whether zero weights rest is asked before a solve.
 """
 
 from __future__ import annotations
@@ -101,6 +101,15 @@ def test_zero_weights_rest_where_zero_is_a_slope_of_the_loss(a: float, b: float,
     for kind in ("lasso", "ridge"):
         problem = slopes(kind, a, b, 0.8)
         assert rests(System.of(problem), initial_overlaps(problem, "uninformed")) == (kind != "ridge" and abs(b) <= a)
+
+
+def test_a_branch_begins_at_its_onset() -> None:
+    """Beside the uninformed point theta grows above the onset, and dies out below."""
+    problem = PAPER.with_fields({"teacher.omega": 0.3})
+    onset = ap.thresholds(problem, alpha=(0.3, 3.0), transitions=True, settings=QUICK).onset_theta.item()
+    below, above = (ap.solve(problem, share * onset, "semantic", settings=QUICK) for share in (0.75, 1.33))
+    assert abs(below.theta).max().item() < 1e-6
+    assert abs(above.theta).max().item() > 1e-2
 
 
 @pytest.mark.long

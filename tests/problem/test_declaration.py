@@ -192,8 +192,6 @@ UNLIKE_HASHES: dict[str, Callable[[], tuple[ap.Problem, ap.Problem]]] = {
         mixture(law={"kind": "same", "probability": 0.8, "weights": [0.4, 0.6]}),
         mixture(law={"kind": "same", "probability": 0.8, "weights": [0.5, 0.5]}),
     ),
-    "noise": lambda: (problem({"teacher.noise": 0.1}), problem()),
-    "a prior": lambda: (problem({"teacher.prior": "rademacher"}), problem()),
 }
 
 
@@ -233,3 +231,13 @@ def test_every_problem_comes_back_from_toml_mappings_and_copies(tmp_path: Any):
 
 
 # --- functions and formulas -------------------------------------------------------------------------------------------
+
+
+def halved(logits: list[Any]) -> list[Any]:
+    return [z / 2 for z in logits]
+
+
+def test_scores_are_formulas_functions_and_names_of_modules():
+    made = [problem({"student.score": one}) for one in ("z/2", halved, f"{__name__}:halved")]
+    assert made[0].hash == made[1].hash
+    assert made[2].imports == {"student.score": f"{__name__}:halved"}

@@ -29,8 +29,6 @@ from attnphase.state_evolution.symmetries import site_permutations
 from attnphase.state_evolution.system import System
 from attnphase.state_evolution.teacher_slopes import teacher_slopes
 
-# --- tokens and clusters ----------------------------------------------------------------------------------------------
-
 TRIPLE: dict[str, Any] = {"tokens.length": 3, "tokens.sigma": 0.6}
 HALVES: list[Any] = [{"sigma": 0.5}, {"sigma": 0.5}]
 MIXTURE: dict[str, Any] = {
@@ -107,8 +105,6 @@ def test_a_teacher_with_a_mean_or_a_skewed_law_is_not_reflected(name: str):
         assert law.unchanged(range(4), np.eye(1))
         assert not law.unchanged(range(4), -np.eye(1))
 
-
-# --- configurations of clusters ---------------------------------------------------------------------------------------
 
 LOCATION = "(c @ k[:, 0]{noise} - softmax(0.8*h[:, 0]) @ h[:, 0])**2/2 + sum(c)*(sum(h) + more*h[1, 0])**2/20"
 
@@ -188,9 +184,6 @@ def test_how_many_configurations_stand_for_all(name: str):
     found = merged(system, system.sector_of(point_of(problem.tokens.length)).group).sample_law.probabilities
     assert len(found) == count
     assert found.sum() == pytest.approx(1, abs=1e-14)
-
-
-# --- trained parameters and classes -----------------------------------------------------------------------------------
 
 
 def units(first: str = "0.3*a**2", second: str = "0.3*b**2") -> ap.Problem:

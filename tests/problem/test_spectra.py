@@ -25,16 +25,6 @@ def assert_same_measure(one: ap.Spectrum, other: ap.Spectrum) -> None:
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12, atol=1e-14, err_msg=name)
 
 
-def assert_points_have_the_moments(spectrum: ap.Spectrum) -> None:
-    """Second moments of (tau, pi) given the eigenvalues, through powers of these."""
-    weights, gamma, tau, pi = spectrum.points()
-    vectors = np.concatenate([tau, pi.T])
-    for power in range(4):
-        expected = np.einsum("a,a,aij->ij", spectrum.weights, spectrum.gamma[0] ** power, spectrum.second_moments)
-        found = np.einsum("a,a,ia,ja->ij", weights, gamma[0] ** power, vectors, vectors)
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12 * np.abs(spectrum.second_moments).max())
-
-
 def test_a_mixture_against_vectors_with_the_same_products():
     problem = ap.Problem(
         tokens={
@@ -54,7 +44,12 @@ def test_a_mixture_against_vectors_with_the_same_products():
     np.testing.assert_allclose(spectrum.teacher_means, means @ teacher.T, atol=1e-14)
     np.testing.assert_allclose(spectrum.gamma[:, 0], [0.25, 0.16, 0.09, 0.49])
     np.testing.assert_allclose(spectrum.rho, spectrum.gamma[:, :1, None] * np.eye(2), atol=1e-14)
-    assert_points_have_the_moments(spectrum)
+    weights, gamma, tau, pi = spectrum.points()
+    at = np.concatenate([tau, pi.T])
+    for power in range(4):  # second moments of (tau, pi) given the eigenvalues, through powers of these
+        expected = np.einsum("a,a,aij->ij", spectrum.weights, spectrum.gamma[0] ** power, spectrum.second_moments)
+        found = np.einsum("a,a,ia,ja->ij", weights, gamma[0] ** power, at, at)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12 * np.abs(spectrum.second_moments).max())
 
 
 def test_teacher_means_of_atoms_are_weighted():
@@ -68,36 +63,35 @@ def test_teacher_means_of_atoms_are_weighted():
     np.testing.assert_allclose(ap.Spectrum.of(problem).teacher_means[:, 0], expected, rtol=1e-12)
 
 
-READY = {
-    "isotropic": (
-        {"kind": "isotropic", "variance": [0.3, 0.7]},
-        ap.Spectrum.isotropic([0.3, 0.7]),
-        [1.0],
-        [[0.3, 0.7]],
-    ),
-    "power law": (
-        {"kind": "power-law", "exponent": 1.2, "variance": 0.4, "atoms": 3},
+POWER = 1.2 / (1 + 2**-1.2 + 3**-1.2) * np.arange(1, 4)[:, None] ** -1.2 * [1, 1]
+READY: dict[str, tuple[ap.Spectrum, dict[str, Any], Any, Any]] = {
+    "isotropic": (ap.Spectrum.isotropic([0.3, 0.7]), {"variance": [0.3, 0.7]}, [1.0], [[0.3, 0.7]]),
+    "power-law": (
         ap.Spectrum.power_law(1.2, 0.4, 3),
+        {"exponent": 1.2, "variance": 0.4, "atoms": 3},
         [1 / 3] * 3,
-        1.2 / (1 + 2**-1.2 + 3**-1.2) * np.arange(1, 4)[:, None] ** -1.2 * [1, 1],
+        POWER,
     ),
-    "two levels": (
-        {"kind": "two-level", "variances": [0.1, 0.4], "fraction": 0.3},
+    "two-level": (
         ap.Spectrum.two_level((0.1, 0.4), 0.3),
+        {"variances": [0.1, 0.4], "fraction": 0.3},
         [0.3, 0.7],
         [[0.1, 0.1], [0.4, 0.4]],
     ),
 }
 
 
-@pytest.mark.parametrize("name", READY)
-def test_ready_made_spectra(name: str):
-    law, spectrum, weights, variances = READY[name]
-    problem = ap.Problem(tokens={"spectrum": law})
+@pytest.mark.parametrize("kind", READY)
+def test_ready_made_spectra(kind: str, tmp_path: Any):
+    spectrum, law, weights, variances = READY[kind]
+    problem = ap.Problem(tokens={"spectrum": {"kind": kind, **law}})
     for found, expected in zip(problem.spectrum_atoms(), (weights, variances), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-14)
     assert_same_measure(spectrum, ap.Spectrum.of(problem))
-    assert_same_measure(spectrum, ap.Spectrum.of(ap.Problem(tokens={"spectrum": spectrum.atoms()})))
+    spectrum.to_csv(tmp_path / "atoms.csv")
+    read, given_ones = (ap.Problem(tokens={"spectrum": x}) for x in (str(tmp_path / "atoms.csv"), spectrum.atoms()))
+    assert read == given_ones
+    assert_same_measure(spectrum, ap.Spectrum.of(read))
 
 
 def matrices(seed: int, d: int, count: int, levels: int = 0) -> tuple[np.random.Generator, list[NDArray[np.float64]]]:

@@ -146,3 +146,17 @@ def test_a_sparse_teacher_without_noise_needs_as_many_labels_as_weights():
     ds = known(ONE.with_fields(SPARSE | {"teacher.noise": 0.0}), 0.7, channel="absolute", thresholds=True)
     assert ds.information_theoretic.item() == pytest.approx(0.23, abs=2e-3)
     assert ds.weak_recovery.item() == pytest.approx(0.5, rel=1e-9)  # of the first two moments alone
+
+
+@pytest.mark.parametrize(
+    ("label", "same"),
+    [
+        ("abs(sign(k - 0.5) + sign(k + 0.5))", "sign(k**2 - 0.25)"),
+        ("(sign(k - 0.5) + sign(k + 0.3))**2", "sign((k - 0.5)*(k + 0.3))"),
+    ],
+)
+def test_labels_that_are_equal_between_other_jumps_are_one_label(label: str, same: str):
+    problem = ONE.with_fields({"teacher.noise": 0.0})
+    one, other = (known(problem, 1.7, channel=text, start="informed") for text in (label, same))
+    for name in ("overlap", "free_entropy", "mutual_information", "test_error"):
+        assert one[name].item() == pytest.approx(other[name].item(), rel=1e-9), name
