@@ -317,7 +317,7 @@ def test_stated_errors_of_derivatives():
 def test_the_best_value_of_a_field_for_a_metric():
     """The angle is smaller there than at its neighbours, and is what is stated."""
     problem = logistic({"wrong": OWN["wrong"]}, **{"integration.standard_error": 5e-3})
-    best = ap.tune(problem, metric="wrong", alpha=1.9, between=(0.03, 1.0), settings=SETTINGS).squeeze()
+    best = ap.tune(problem, metric="wrong", alpha=1.9, between=(0.004, 0.1), settings=SETTINGS).squeeze()
     assert best.status == 0
     at = best.optimum.item()
     low, least, high = (
