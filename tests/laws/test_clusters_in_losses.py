@@ -1,6 +1,6 @@
 """Losses that know the clusters of tokens: against losses with the numbers written in, and which samples are alike.
 
-Not public: which symmetries a loss leaves for all clusters, and how many configurations remain, no result says.
+Not public: which symmetries a loss leaves for all clusters no result says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from other_laws import evaluated, rule_of
 
 import attnphase as ap
 from attnphase.interface import Overlaps
-from attnphase.state_evolution.sample_symmetries import merged
 from attnphase.state_evolution.symmetries import loss_symmetries
 from attnphase.state_evolution.system import System
 
@@ -51,17 +50,6 @@ def test_maps_with_known_numbers_are_those_with_written_ones(uncompiled: None) -
     assert abs(theirs["theta_hat"][1]) > 0.02
 
 
-@pytest.mark.parametrize(("second", "count"), [(1.0, 1), (2.5, 2)])
-def test_samples_of_two_configurations_are_exchanged_only_if_their_losses_are(
-    second: float, count: int, uncompiled: None
-) -> None:
-    """One then stands for both.  One of two tokens is in the second cluster, and its field is learned."""
-    text = f"sqrt(1 + (c0*(h0_0 - k0_0) + {second}*c1*(h1_0 - k1_0) + 0.3*h0_0*h1_0)**2)"
-    system = System.of(two_tokens(text, 0.0, ((0.0, 0.5), (0.5, 0.0))).with_fields({"tokens.mean_teacher": None}))
-    group = [(list(order), A, B, C) for order, A, B, C in system.symmetries if A.item() == B.item() == 1]
-    assert len(merged(system, group).sample_law.probabilities) == count
-
-
 def test_symmetries_hold_for_all_numbers(uncompiled: None) -> None:
     """Of a loss that is even for one cluster and turns its columns for two, and does neither for the third."""
     squares = "sqrt(1 + (h0_0**2 + h0_1**2 - k0_0**2)**2)"
@@ -94,51 +82,3 @@ def test_a_formula_is_held_to_the_clusters_that_samples_have(loss: str, says: st
         return
     with pytest.raises(ap.errors.ProblemError, match=rf"^loss\.expression .*{says}"):
         two_tokens(loss, noise=0.0)
-
-
-def test_labels_jump_in_fields_and_not_between_clusters() -> None:
-    smooth, jumping = (two_tokens(f"(h0_0 - sign({x}))**2", 0.0).loss.form for x in ("c0 - 0.5", "c1*k0_0"))
-    assert (smooth.label_jumps, smooth.is_rough, jumping.label_jumps) == (False, False, True)
-
-
-PAGE = "docs/single_location.md"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", [0, 1], ids=["spiked", "max"])
-def test_the_location_of_a_token_is_learned(variant: int) -> None:
-    """The page's problems, its numbers, and those of a state evolution by a program of its own, with their errors."""
-    from pages import cells, problems
-
-    problem = ap.Problem.from_toml(problems(PAGE)[variant]).with_fields({"integration.standard_error": 3e-3})
-    point = ap.solve(problem, alpha=4.0, branch="semantic").isel(token=0)
-    pairs = {name: (point[name], point[f"{name}_stderr"]) for name in ("training_loss", "metric_error", "theta", "q")}
-    found = [pairs["training_loss"], pairs["metric_error"]]
-    for name in ("theta", "q"):
-        found += [tuple(x[..., i, i].values.ravel()[0] for x in pairs[name]) for i in (0, 1)]
-    for row, (value, error) in zip(cells(PAGE, 1 + variant), found, strict=True):
-        assert error < 5e-3 * value
-        assert all(abs(value - number) < 3 * np.hypot(error, own) for number, own in row[:2])
-
-
-@pytest.mark.long
-def test_a_spike_anywhere_is_learned() -> None:
-    """The page's third problem, four configurations of three tokens, against labels of drawn samples."""
-    from pages import problems
-
-    problem = ap.Problem.from_toml(problems(PAGE)[2]).with_fields({"integration.standard_error": 4e-3})
-    point = ap.solve(problem, alpha=3.0, branch="semantic").isel(token=0)
-    assert abs(point.training_loss.item() - 1.429) < 3 * np.hypot(1e-3, point.training_loss_stderr.item())
-    rng, count = np.random.default_rng(29), 400_000
-    theta, q = point.theta[0, 0].to_numpy(), point.q[0, 0, 0].item()
-    k = rng.normal(size=(count, 3, 2))
-    h = k @ theta + np.sqrt(q - theta @ theta) * rng.normal(size=(count, 3))
-    spiked = np.flatnonzero(rng.random(count) < 0.3)
-    token = rng.integers(3, size=len(spiked))
-    k[spiked, token, 0] += 2.0
-    h[spiked, token] += point.m[1, 0].item()
-    weights = np.exp(k @ [1.2, 1.6])
-    wrong = (weights * h).sum(axis=1) / weights.sum(axis=1) > 0
-    wrong[spiked] = ~wrong[spiked]
-    own = wrong.std() / np.sqrt(count)
-    assert abs(point.metric_error.item() - wrong.mean()) < 3 * np.hypot(own, point.metric_error_stderr.item())

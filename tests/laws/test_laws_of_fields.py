@@ -93,17 +93,6 @@ def test_tails_that_gaussian_points_do_not_reach_are_in_the_error_of_a_metric() 
     assert abs(point.metric_product.item() - expected) < 4 * point.metric_product_stderr.item() < 0.1 * expected
 
 
-def test_the_best_predictors_of_a_label_know_the_law() -> None:
-    """Against quadrature in one field."""
-    z, w = np.polynomial.hermite_e.hermegauss(80)
-    w, k = w / w.sum(), SIGMA * z + 0.17 * (SIGMA * z) ** 3
-    y = np.tanh(k) + k / 5 + np.cos(k)
-    variance = w @ y**2 - (w @ y) ** 2
-    for kind, expected in (("constant", variance), ("linear", variance - (w @ (y * k)) ** 2 / (w @ k**2))):
-        found = ap.best_predictor(of(TAIL), "tanh(k) + k/5 + cos(k)", kind)  # type: ignore[arg-type]
-        assert abs(found.error - expected) < 4 * found.standard_error < 0.03 * expected, kind
-
-
 @pytest.mark.parametrize(
     ("loss", "fields", "name", "other", "step"),
     [("logistic", TILT, "tilt", -0.45, 0.05), ("square", TAIL, "tail", 0.1, 0.02)],
@@ -183,9 +172,6 @@ def test_checks_train_instances_of_a_law(fields: dict[str, Any]) -> None:
     assert "experiment at finite d" in {one.name for one in report.checks if one.passed}
 
 
-# --- which samples are alike, and a law of the user's own class -------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "formulas"),
     [
@@ -204,9 +190,6 @@ def test_a_law_that_bends_the_normals_must_tell_where_labels_jump() -> None:
     with pytest.raises(ap.errors.ProblemError, match=r"give it a method split, or set integration\.rule"):
         evaluated(system, rule_of("lines", system, 24, 4096), 3.1, at)
     assert np.isfinite(evaluated(system, rule_of("sobol", system, 24, 256), 3.1, at)["q_hat"]).all()
-
-
-# --- declarations -----------------------------------------------------------------------------------------------------
 
 
 def heavy(k: Any, c: Any, *, tail: float) -> Any:

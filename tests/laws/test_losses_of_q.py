@@ -65,23 +65,6 @@ def test_a_linear_loss_of_q_is_a_ridge() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strength", [0.05, -0.2])
-def test_a_square_of_q_meets_the_ridge_of_its_slope(strength: float) -> None:
-    """c Q^2 adds 4 alpha c Q to lambda: where that is known, so is lambda, which may not be zero or less."""
-    whole = 0.6
-    ridge = ap.solve(of_terms(whole), ALPHA, settings=SETTINGS)
-    Q = ridge.weight_norm.item()
-    c = (whole - strength if strength > 0 else -0.1) / (4 * ALPHA * Q)
-    own = whole - 4 * ALPHA * c * Q
-    found = ap.solve(of_terms(own, size=c), ALPHA, settings=SETTINGS)
-    assert found.status.item() == 0
-    np.testing.assert_allclose(found.q, ridge.q, rtol=1e-6)
-    # the objective has c alpha Q^2 for what the ridge has
-    difference = ALPHA * c * Q**2 + (own - whole) / 2 * Q
-    assert (found.training_loss - ridge.training_loss).item() == pytest.approx(difference, rel=1e-5)
-
-
-@pytest.mark.long
 def test_a_loss_of_every_entry_of_q_has_its_closed_form() -> None:
     """Regression of two columns on k and 0.4 k under Tr[D Q] is that under the ridge lambda + 2 alpha D."""
     strength, D, y, gamma = 0.3, np.array([[0.11, -0.035], [-0.035, 0.06]]), np.array([[1.0], [0.4]]), 0.7

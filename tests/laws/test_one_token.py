@@ -41,10 +41,7 @@ PAIR = ((0.35, 0.9, -0.7), (0.65, 0.6, 1.6))
 NUMBER_OF_CLUSTER = [Cluster(p, s, m, label) for (p, s, m), label in zip(PAIR, (-0.4, 1.1), strict=True)]
 OPPOSITE = ((0.3, 0.8, -1.3), (0.7, 1.1, 0.6))
 SIDES = [Cluster(p, s, m, label) for (p, s, m), label in zip(OPPOSITE, (1.0, -1.0), strict=True)]
-WIDE = {
-    "tokens.density": "1 + a*(k**2/rho - 1) + 0.3*tanh(k)",
-    "tokens.parameters": {"a": 0.45, "rho": 0.81},
-}
+WIDE = {"tokens.density": "1 + a*(k**2/rho - 1) + 0.3*tanh(k)", "tokens.parameters": {"a": 0.45, "rho": 0.81}}
 TAIL = {"tokens.sampler": "k + tail*k**3", "tokens.parameters": {"tail": 0.17}}
 LASSO = {"regularizer.kind": "lasso"}
 NET = {"regularizer.kind": "elastic-net", "regularizer.ridge": 0.11}
@@ -62,28 +59,20 @@ def of(name: str, alpha: float, ridge: float, sigma: float, proximal: Any, field
 ROWS: dict[str, Any] = {
     "regression": of("square", 1.7, 0.21, 0.8, square()),
     "regression on few samples by points": of("square", 0.6, 0.04, 1.3, square(), rule="sobol"),
-    "regression by a tensor rule": of("square", 2.3, 0.13, 0.7, square(), rule="gauss-hermite"),
     "regression with a lasso": of("square", 0.8, 0.0, 0.9, square(), LASSO, strength=0.35),
     "regression with an elastic net": of("square", 1.4, 0.11, 1.2, square(), NET, strength=0.23),
     "regression with a density": of("square", 2.3, 0.15, 0.9, square(), WIDE, made=wide),
     "regression with a density, by points": of("square", 2.3, 0.15, 0.9, square(), WIDE, made=wide, rule="sobol"),
     "regression on drawn fields": of("square", 2.3, 0.15, 0.9, square(), TAIL, made=tail),
-    "regression on drawn fields, by points": of("square", 2.3, 0.15, 0.9, square(), TAIL, made=tail, rule="sobol"),
     "logistic regression": of("logistic", 2.2, 0.3, 0.84, logistic),
     "logistic regression by points": of("logistic", 2.2, 0.3, 0.84, logistic, rule="sobol"),
     "logistic regression of noisy labels": of(
         "logistic", 1.4, 0.06, 0.83, logistic, {"teacher.noise": 0.37}, noise=0.37
     ),
     "logistic regression with a density": of("logistic", 3.1, 0.2, 0.9, logistic, WIDE, made=wide),
-    "logistic regression with a density, by points": of(
-        "logistic", 3.1, 0.2, 0.9, logistic, WIDE, made=wide, rule="sobol"
-    ),
     "logistic regression with a tail": of("logistic", 1.9, 0.1, 0.9, logistic, TAIL, made=tail),
     "near a hard margin": of("logistic", 9.0, 0.0007, 1.2, logistic, rule="sobol", sizes=(40, 200)),
     "narrow labels": of("logistic", 18.0, 0.012, 0.95, logistic, sizes=(40, 200)),
-    "narrower labels": of("logistic", 15.0, 0.0034, 0.85, logistic, sizes=(40, 200)),
-    "narrow labels of wide tokens": of("logistic", 9.0, 0.01, 2.1, logistic, sizes=(40, 200)),
-    "much data": of("logistic", 25.0, 0.03, 1.1, logistic, sizes=(40, 200)),
     "a quantile": of("kinks", 1.7, 0.07, 1.2, quantile(0.7), {"teacher.noise": 0.4}, noise=0.4, fine=1e-4),
     "a quantile with a square": of(
         "kinks", 2.4, 0.2, 0.9, quantile(0.2, 0.6), {"teacher.noise": 0.3, **numbers(tau=0.2, square=0.6)}, noise=0.3
@@ -111,12 +100,6 @@ ROWS: dict[str, Any] = {
         {**classes(*OPPOSITE), RIDGE: 0.3},
         OneToken(SIDES, logistic, 1.7, 0.3),
         {"branch": "uninformed"},
-    ),
-    "a classifier of two clusters, by points": (
-        "terms",
-        {**classes(*OPPOSITE), RIDGE: 0.3},
-        OneToken(SIDES, logistic, 1.7, 0.3),
-        {"branch": "uninformed", "rule": "sobol"},
     ),
 }
 

@@ -82,25 +82,11 @@ def test_a_trained_bias_minimises_the_objective(tmp_path: Any) -> None:
     assert int(again.iterations) < int(point.iterations)
 
 
-def test_a_stiff_penalty_keeps_a_parameter() -> None:
-    held = ap.solve(classifier("1e7*(b - 0.31)**2"), 1.9, settings=SETTINGS)
-    assert held.trained.item() == pytest.approx(0.31, abs=1e-6)
-    np.testing.assert_allclose(held.q, ap.solve(classifier(b=0.31), 1.9, settings=SETTINGS).q, rtol=1e-6)
-
-
 @pytest.mark.parametrize("start", [-40.0, 300.0])
 def test_a_bias_far_from_its_minimum_comes_back(start: float) -> None:
     """There the logistic loss has no curvature in it."""
     far, near = (ap.solve(classifier("1e-4*b**2", b=b), 1.9, settings=SETTINGS) for b in (start, 0.0))
     assert far.trained.item() == pytest.approx(near.trained.item(), abs=1e-5)
-
-
-@pytest.mark.parametrize(("falling", "status"), [("hill", 2), ("line", 2), ("wave", 0)])
-def test_a_maximum_in_a_trained_parameter_is_no_solution(falling: str, status: int) -> None:
-    """All three losses are stationary or linear in b near the start, and only the cosine has a minimum, at pi."""
-    point = ap.solve(regression("0", b=0.1, enters=0.0, **{falling: 1.0}), 1.5, settings=STABLE)
-    assert point.status.item() == status
-    assert status or point.trained.item() == pytest.approx(np.pi, abs=1e-6)
 
 
 @pytest.mark.parametrize("curvature", [-0.02, -0.05])
@@ -194,8 +180,3 @@ def test_training_with_a_bias_meets_theory() -> None:
     found = {one.name: one.z for one in ap.compare(theory, runs).quantities}
     assert {"trained[b]", "training_loss"} <= found.keys()
     assert all(abs(z) < 4 for z in found.values())
-
-
-def test_nothing_is_differentiated_in_where_training_begins() -> None:
-    with pytest.raises(ap.errors.ProblemError, match=r"^loss\.parameters\.b is where training begins"):
-        ap.sensitivity(classifier("0.03*b**2"), 1.9, field="loss.parameters.b")

@@ -1,6 +1,6 @@
 """Where all weights vanish: their loss is that of h = 0, and they rest beside a kink of the penalty.
 
-Not public: whether zero weights rest is asked before a solve, and no result shows a covariance that is lifted.
+Not public: whether zero weights rest is asked before a solve.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pytest
 from models import model
 
 import attnphase as ap
-from attnphase.interface import Overlaps
 from attnphase.state_evolution.rest import rests
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -67,15 +66,6 @@ def test_weights_that_vanish_are_flagged_and_have_the_loss_of_none(name: str) ->
             assert not point[key].any(), key
 
 
-def test_weights_that_do_not_vanish_are_not_flagged() -> None:
-    """Those of a cold student are small in proportion to the root of its temperature."""
-    assert ap.solve(PAPER, 1.9, "semantic", settings=QUICK).zero_weights.item() == 0
-    cold = PAPER.with_fields({"student.temperature": 1.3e-6, "regularizer.strength": 0.006 / 1.3e-6})
-    point = ap.solve(cold, 1.9, "positional", settings=QUICK)
-    assert 0 < point.q.max().item() < 2e-7
-    assert point.zero_weights.item() == 0
-
-
 def test_zero_weights_at_rest_are_those_of_training() -> None:
     """And their metrics are those of h = 0: the mean of ``k_0^2 + h_0^2`` is the tokens' variance."""
     problem = PAPER.with_fields(LASSO | {"metrics.size": "k0_0**2 + h0_0**2"})
@@ -111,22 +101,6 @@ def test_zero_weights_rest_where_zero_is_a_slope_of_the_loss(a: float, b: float,
     for kind in ("lasso", "ridge"):
         problem = slopes(kind, a, b, 0.8)
         assert rests(System.of(problem), initial_overlaps(problem, "uninformed")) == (kind != "ridge" and abs(b) <= a)
-
-
-def test_what_the_teacher_does_not_tell_is_no_negative_covariance() -> None:
-    """q is lifted along the eigenvectors of q - theta rho^-1 theta^T that are negative, and no others."""
-    rho = np.array([[[0.5, 0.1], [0.1, 0.3]], [[0.4, 0.0], [0.0, 0.2]]])
-    theta = np.array([[[0.1, 0.2], [-0.1, 0.05]], [[0.0, 0.0], [0.3, -0.2]]])
-    told = theta @ np.linalg.inv(rho) @ theta.mT
-    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
-    left, right = (
-        np.array([np.diag([0.02, low]), turn @ np.diag([lower, 0.4]) @ turn.T])
-        for low, lower in ((-1e-11, -3e-12), (0, 0))
-    )
-    given_ones = Overlaps(told + left, np.ones((2, 2, 2)), np.zeros((2, 2, 1)), theta)
-    np.testing.assert_allclose(given_ones.possible(rho).q, told + right, rtol=0, atol=1e-16)
-    inside = Overlaps(told + 0.01 * np.eye(2), given_ones.V, given_ones.m, theta)
-    assert inside.possible(rho) is inside
 
 
 def test_a_branch_begins_at_its_onset() -> None:

@@ -51,8 +51,6 @@ def pools(tokens: int, coordinates: int) -> dict[str, Array]:
     return {"constant": np.zeros((1, size)), "pooled": np.tile(np.eye(coordinates), tokens), "linear": np.eye(size)}
 
 
-# --- closed forms -----------------------------------------------------------------------------------------------------
-
 SIGMAS, MEANS, WEIGHTS, OVERLAPS = (0.8, 1.3), (0.4, 1.7), (0.5, 0.3, 0.2), (0.6, 0.35)
 SPIKED = ap.Problem(
     tokens={
@@ -128,13 +126,6 @@ def test_a_label_that_jumps_in_one_field(kind: Any, at: float):
     assert_right(found, exact, most=3e-3)
     assert found.standard_error > 2e-4
 
-
-def test_a_label_without_variance_is_known():
-    found = ap.best_predictor(GAUSSIAN, "b", "linear")
-    assert 0 <= found.error < 1e-12 > found.standard_error  # to rounding, whatever the order of a sum
-
-
-# --- least squares in all coordinates of finite d, for each of which the measure has an atom --------------------------
 
 DIMENSION, SAMPLES = 11, 200_000
 CHANCES = np.array([[0.12, 0.08], [0.13, 0.67]])
@@ -235,9 +226,6 @@ def test_least_squares_on_samples(name: str):
         error = (squares - mean * weights / weights.mean()).std() / np.sqrt(SAMPLES)
         assert_right(found[kind], mean, error, 8e-3)
     assert found["linear"].error < 0.96 * found["pooled"].error < 0.94 * found["constant"].error
-
-
-# --- stated errors ----------------------------------------------------------------------------------------------------
 
 
 def test_stated_errors_of_best_predictors(monkeypatch: pytest.MonkeyPatch):

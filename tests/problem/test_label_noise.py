@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from models import model
+from ridge import ridge_regression
 
 import attnphase as ap
 
@@ -17,27 +18,15 @@ ONE = {"tokens.sigma": 0.7, "regularizer.strength": RIDGE, "teacher.noise": DELT
 WRITTEN = {"loss.parameters.quantile": 0, "loss.parameters.square": 1, "integration.standard_error": 3e-3}
 
 
-def ridge_regression() -> dict[str, float]:
-    """The fixed point, iterated: the residual's variance has the noise, and the test error has not."""
-    q, V, theta = 0.5, 1.0, 0.3
-    for _ in range(4000):
-        error = GAMMA - 2 * theta + q
-        q_hat, V_hat = ALPHA * (error + DELTA) / (1 + V) ** 2, ALPHA / (1 + V)
-        R = 1 / (RIDGE + GAMMA * V_hat)
-        images = GAMMA * R**2 * (GAMMA**2 * V_hat**2 + GAMMA * q_hat), GAMMA * R, GAMMA**2 * R * V_hat
-        q, V, theta = (0.5 * old + 0.5 * new for old, new in zip((q, V, theta), images, strict=True))
-    loss = ALPHA * (error + DELTA) / (2 * (1 + V) ** 2) + RIDGE * q / GAMMA / 2
-    return {"q": q, "V": V, "theta": theta, "test_error": error, "training_loss": loss}
-
-
 @pytest.mark.parametrize(
     "problem", [model("square", ONE), model("kinks", ONE | WRITTEN)], ids=["in the field", "beside"]
 )
 def test_ridge_regression_by_either_way(problem: ap.Problem):
     """Noise as variance of the field, and as a number of its own, are ridge regression with noise."""
     ds = ap.solve(problem, ALPHA, "semantic", settings=SETTINGS)
-    for name, exact in ridge_regression().items():
-        error = ds[f"{name}_stderr"].item()
+    known = ridge_regression(ALPHA, RIDGE, DELTA, [GAMMA])
+    for name in ("q", "V", "theta", "test_error", "training_loss", "weight_norm"):
+        exact, error = known[name], ds[f"{name}_stderr"].item()
         assert error < 0.01 * exact
         assert abs(ds[name].item() - exact) < 4 * error + 1e-6 * exact, name
 

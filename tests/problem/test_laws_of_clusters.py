@@ -21,11 +21,7 @@ EQUAL = sum(w**3 for w in W)
 # law, clusters of each token, and the probability of a configuration
 LAWS: dict[str, tuple[dict[str, Any], tuple[int, ...], Callable[[tuple[int, ...]], float]]] = {
     "nothing is uniform": ({}, (3, 2), lambda _: 1 / 6),
-    "independent": (
-        {"weights": W},
-        (3, 3),
-        lambda row: prod(W[c] for c in row),
-    ),
+    "independent": ({"weights": W}, (3, 3), lambda row: prod(W[c] for c in row)),
     "independent, of each token": (
         {"weights": EACH},
         (3, 2, 3),
@@ -52,11 +48,7 @@ LAWS: dict[str, tuple[dict[str, Any], tuple[int, ...], Callable[[tuple[int, ...]
         lambda row: 0.0 if len({*row}) == 1 else 0.5,
     ),
     "a table": ({"kind": "table", "table": TABLE.tolist()}, (2, 2, 2), lambda row: float(TABLE[row])),
-    "a single location": (
-        {"kind": "single-location"},
-        (2, 2, 2),
-        lambda row: 1 / 3 if sum(row) == 1 else 0.0,
-    ),
+    "a single location": ({"kind": "single-location"}, (2, 2, 2), lambda row: 1 / 3 if sum(row) == 1 else 0.0),
     "a single location, or none": (
         {"kind": "single-location", "probability": 0.3, "weights": W},
         (2, 2, 2),
@@ -76,16 +68,3 @@ def test_probabilities_of_configurations(name: str):
     expected = {row: probability(row) for row in itertools.product(*map(range, counts))}
     assert sum(expected.values()) == pytest.approx(1, rel=1e-14)
     assert found == pytest.approx({row: p for row, p in expected.items() if p > 0}, rel=1e-13)
-
-
-def test_gaussian_tokens_have_one_configuration():
-    configurations, probabilities = ap.Problem(tokens={"length": 3}).cluster_law
-    assert (configurations.tolist(), probabilities.tolist()) == ([[0, 1, 2]], [1.0])
-
-
-def test_a_sparse_law_of_many_tokens_has_few_configurations():
-    """Up to 4096 of them may have a probability."""
-    tokens: dict[str, Any] = {"kind": "mixture", "clusters": [{"mean": [0.3]}, {"mean": [-1.1]}]}
-    assert len(ap.Problem(tokens=tokens | {"length": 12}).cluster_law[1]) == 4096
-    other = {"length": 16, "law": {"kind": "markov", "transition": [[0, 1], [1, 0]]}}
-    assert len(ap.Problem(tokens=tokens | other).cluster_law[1]) == 2

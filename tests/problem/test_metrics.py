@@ -52,14 +52,6 @@ def closed_forms(ds: xr.Dataset) -> dict[str, float]:
     return {"wrong": angle, "square": q - 2 * theta + SIGMA**2, "loss": ds.test_error.item() / 2}
 
 
-@pytest.mark.parametrize("alpha", [0.9, 3.7])
-def test_metrics_of_binary_classification_have_closed_forms(alpha: float):
-    ds = solved(LOGISTIC, alpha)
-    for name, expected in closed_forms(ds).items():
-        error = ds[f"metric_{name}_stderr"].item()
-        assert abs(ds[f"metric_{name}"].item() - expected) < 3.5 * error < 7e-3 * expected, name
-
-
 @pytest.mark.parametrize(("rule", "nodes", "asked"), [("sobol", 16, 2e-4), ("lines", None, 0.02)])
 def test_stated_errors_of_metrics(rule: str, nodes: int | None, asked: float):
     """By few nodes of the map, whose errors they propagate, and by few points of their own."""
@@ -107,8 +99,6 @@ def test_points_that_suffice_by_chance_do_not_make_errors_small(which: str, monk
     assert_calibrated(deviations, errors, 16)
     assert 0.5e-3 < np.mean(errors) < 1e-3
 
-
-# --- drawn fields -----------------------------------------------------------------------------------------------------
 
 SIGMAS, MEANS, TABLE = np.array([0.9, 0.7]), np.array([0.4, -0.5]), np.array([[0.15, 0.25], [0.2, 0.4]])
 MIXTURE: dict[str, Any] = {
@@ -188,9 +178,6 @@ def test_metrics_of_fields_that_are_not_gaussian():
     own = m**2 + 2 * m * (slope - 0.4) * first + (slope - 0.4) ** 2 * second + q - theta * slope + m + slope * first
     assert abs(ds.metric_own.item() - own) < 4 * ds.metric_own_stderr.item() + 1e-6 * own < 0.01 * own
     assert abs(ds.metric_cube.item() - third) < 4 * ds.metric_cube_stderr.item() < 0.05 * third
-
-
-# --- without a variance -----------------------------------------------------------------------------------------------
 
 
 def squares(*factors: tuple[str, float], before: str = "") -> dict[str, str]:
@@ -283,9 +270,6 @@ def test_a_metric_without_a_variance_leaves_the_others_as_they_are():
         ap.tune(logistic({"no": "exp(h**2)"}), field="regularizer.strength", metric="no", alpha=1.9, between=(0.1, 0.3))
 
 
-# --- derivatives, and the best value of a field -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("field", ["alpha", "regularizer.strength", "tokens.sigma"])
 def test_derivatives_of_metrics_have_closed_forms(field: str):
     """Sigma stands in the law of samples too, so that a derivative in the overlaps alone is another."""
@@ -333,7 +317,7 @@ def test_stated_errors_of_derivatives():
 def test_the_best_value_of_a_field_for_a_metric():
     """The angle is smaller there than at its neighbours, and is what is stated."""
     problem = logistic({"wrong": OWN["wrong"]}, **{"integration.standard_error": 5e-3})
-    best = ap.tune(problem, metric="wrong", alpha=1.9, between=(0.03, 1.0), settings=SETTINGS).squeeze()
+    best = ap.tune(problem, metric="wrong", alpha=1.9, between=(0.004, 0.1), settings=SETTINGS).squeeze()
     assert best.status == 0
     at = best.optimum.item()
     low, least, high = (
@@ -342,20 +326,6 @@ def test_the_best_value_of_a_field_for_a_metric():
     assert least < min(low, high)
     assert best.metric.item() == pytest.approx(least, abs=4 * best.metric_stderr.item())
     assert best.metric_stderr < 0.02 * least
-
-
-# --- where they are reported ------------------------------------------------------------------------------------------
-
-
-def test_datasets_have_a_variable_for_each_metric(tmp_path: Any):
-    grid = ap.sweep(LOGISTIC, alpha=[1.2, 1.9], fields={"tokens.sigma": [0.7, SIGMA]}, branch="semantic", workers=1)
-    ap.save_dataset(grid, tmp_path / "grid.nc")
-    loaded = ap.load_dataset(tmp_path / "grid.nc")
-    xr.testing.assert_identical(loaded, grid)
-    one, point = solved(LOGISTIC), loaded.sel(alpha=1.9).isel({loaded.metric_wrong.dims[-2]: 1}).squeeze()
-    for name in ("metric_wrong", "metric_square"):
-        error = np.hypot(point[f"{name}_stderr"].item(), one[f"{name}_stderr"].item())
-        assert abs(point[name].item() - one[name].item()) < 4 * error < 0.05 * one[name].item()
 
 
 def test_metrics_are_compared_that_have_one_formula():

@@ -1,6 +1,6 @@
-"""A new kind of regulariser or of law of clusters is one class, as docs/architecture.md says.
+"""A new kind of regulariser is one class, as docs/architecture.md says.
 
-Not public: the classes and tables of kinds, of which the page tells, and where solves start.
+Not public: the class and the table of kinds, of which the page tells, and where solves start.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import pytest
 from models import model
 
 import attnphase as ap
-from attnphase.errors import ProblemError
-from attnphase.problem.cluster_laws import CLUSTER_LAWS, ClusterLaw
 from attnphase.rows.kind import RegularizerKind
 from attnphase.rows.kinds import REGULARIZERS
 from attnphase.rows.regularizer import RowRegularizer
@@ -35,27 +33,12 @@ class Halved(RegularizerKind):
         )
 
 
-class Opposed(ClusterLaw):
-    """Every token in the cluster that the one before is not in."""
-
-    name = "test-opposed"
-    keys = ()
-
-    def configurations(self, law: Any, counts: Any) -> Any:
-        return np.stack([(np.arange(2) + token) % 2 for token in range(len(counts))], axis=1), np.full(2, 0.5)
-
-    def statements(self, law: Any) -> Any:
-        yield "Neighbours are in different clusters."
-
-
 pytestmark = pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables: Any = (REGULARIZERS, Halved()), (CLUSTER_LAWS, Opposed())
-    for kinds, kind in tables:
-        monkeypatch.setitem(kinds, kind.name, kind)
+    monkeypatch.setitem(REGULARIZERS, Halved.name, Halved())
 
 
 def test_a_new_regulariser_has_the_numbers_of_the_ridge_that_it_is():
@@ -76,14 +59,3 @@ def test_a_new_regulariser_has_the_numbers_of_the_ridge_that_it_is():
     ]
     np.testing.assert_allclose(*starts, rtol=1e-12)
     assert ap.Problem.from_toml(own.to_toml()) == own
-    with pytest.raises(
-        ProblemError, match=r'regularizer\.expression does not go with regularizer.kind = "test-halved"'
-    ):
-        own.with_fields({"regularizer.expression": "w**2"})
-
-
-def test_a_new_law_of_clusters_has_its_configurations_and_its_sentence():
-    law = {"kind": "mixture", "clusters": [{"mean": [1.0]}, {"mean": [-1.0]}], "law": {"kind": "test-opposed"}}
-    mixed = ap.Problem(tokens=law)
-    assert mixed.cluster_law[0].tolist() == [[0, 3], [1, 2]]
-    assert "Neighbours are in different clusters." in mixed._repr_markdown_()

@@ -9,7 +9,7 @@ import pytest
 from models import model
 
 import attnphase as ap
-from attnphase.errors import CompareError, ProblemError
+from attnphase.errors import CompareError
 
 pytestmark = pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 SETTINGS = ap.SolverSettings(threads=1, stability=False, identity=False)
@@ -86,11 +86,3 @@ def test_a_theory_over_a_probability_is_compared_with_runs_at_one(field: str):
         assert np.isfinite(found.worst)
     with pytest.raises(CompareError, match=r"different problems: (tokens\.law|teacher\.prior_probabilities) is"):
         ap.compare(swept, ap.simulate(other, 1.7, start="semantic", **trained))
-
-
-def test_a_derivative_that_does_not_exist_names_the_remedy():
-    certain = mixture(weights=[0.0, 1.0, 0.0])
-    with pytest.raises(ProblemError, match=r"weights\[1\] can have no value beside its own: tokens\.law\.weights"):
-        ap.sensitivity(certain, 1.7, field="tokens.law.weights[1]")
-    slope = ap.sensitivity(certain, 1.7, field="tokens.law.weights[2]", settings=SETTINGS)
-    assert abs(float(slope["d_test_error"])) > 1e-3

@@ -25,42 +25,6 @@ def assert_same_measure(one: ap.Spectrum, other: ap.Spectrum) -> None:
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12, atol=1e-14, err_msg=name)
 
 
-def assert_points_have_the_moments(spectrum: ap.Spectrum) -> None:
-    """Second moments of (tau, pi) given the eigenvalues, through powers of these."""
-    weights, gamma, tau, pi = spectrum.points()
-    vectors = np.concatenate([tau, pi.T])
-    for power in range(4):
-        expected = np.einsum("a,a,aij->ij", spectrum.weights, spectrum.gamma[0] ** power, spectrum.second_moments)
-        found = np.einsum("a,a,ia,ja->ij", weights, gamma[0] ** power, vectors, vectors)
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12 * np.abs(spectrum.second_moments).max())
-
-
-# --- of problems ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        ap.Problem(),
-        ap.Problem(tokens={"length": 3, "sigma": [0.4, 0.7, 1.1]}, teacher={"rank": 2}),
-        ap.Problem(tokens={"spectrum": {"kind": "power-law", "exponent": 0.8, "atoms": 5}}),
-    ],
-    ids=["the paper", "three tokens, rank 2", "five atoms"],
-)
-def test_encodings_and_a_teacher_that_are_independent(problem: ap.Problem):
-    spectrum = ap.Spectrum.of(problem)
-    eye = np.eye(problem.teacher.rank)
-    second = np.block([
-        [problem.positions_gram, np.zeros((problem.tokens.length, len(eye)))],
-        [np.zeros((len(eye), problem.tokens.length)), eye],
-    ])  # fmt: skip
-    np.testing.assert_allclose(spectrum.second_moments, [second] * len(spectrum.weights), atol=1e-14)
-    np.testing.assert_allclose(spectrum.rho, problem.token_variances[:, None, None] * eye)
-    np.testing.assert_allclose(spectrum.site_variances, problem.token_variances)
-    assert not spectrum.teacher_means.any()
-    assert_points_have_the_moments(spectrum)
-
-
 def test_a_mixture_against_vectors_with_the_same_products():
     problem = ap.Problem(
         tokens={
@@ -80,24 +44,12 @@ def test_a_mixture_against_vectors_with_the_same_products():
     np.testing.assert_allclose(spectrum.teacher_means, means @ teacher.T, atol=1e-14)
     np.testing.assert_allclose(spectrum.gamma[:, 0], [0.25, 0.16, 0.09, 0.49])
     np.testing.assert_allclose(spectrum.rho, spectrum.gamma[:, :1, None] * np.eye(2), atol=1e-14)
-    assert_points_have_the_moments(spectrum)
-
-
-def test_encodings_on_atoms_leave_the_clusters_means_gaussian():
-    atoms = [
-        {"weight": 0.4, "variances": [0.1, 0.2, 0.3, 0.4], "positions": [1.1, -0.7]},
-        {"weight": 0.6, "variances": [0.5, 0.4, 0.3, 0.2], "positions": [0.3, 0.9]},
-    ]
-    clusters = [[{"mean": [1.5]}, {"mean": [-0.4]}], [{"mean": [0.7]}, {}]]
-    tokens = {"kind": "mixture", "clusters": clusters, "spectrum": atoms, "mean_teacher": [[0.3]]}
-    spectrum = ap.Spectrum.of(ap.Problem(tokens=tokens))
-    vectors = np.array([1.5, -0.4, 0.7, 0.0, 0.3])
-    expected = np.outer(vectors, vectors)
-    expected[4, 4] = 1.0
-    np.testing.assert_allclose(spectrum.mean, [[1.1, 1.1, -0.7, -0.7, 0], [0.3, 0.3, 0.9, 0.9, 0]])
-    np.testing.assert_allclose(spectrum.covariance, [expected, expected], atol=1e-14)
-    np.testing.assert_allclose(spectrum.teacher_means[:, 0], 0.3 * vectors[:4])
-    assert_points_have_the_moments(spectrum)
+    weights, gamma, tau, pi = spectrum.points()
+    at = np.concatenate([tau, pi.T])
+    for power in range(4):  # second moments of (tau, pi) given the eigenvalues, through powers of these
+        expected = np.einsum("a,a,aij->ij", spectrum.weights, spectrum.gamma[0] ** power, spectrum.second_moments)
+        found = np.einsum("a,a,ia,ja->ij", weights, gamma[0] ** power, at, at)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12 * np.abs(spectrum.second_moments).max())
 
 
 def test_teacher_means_of_atoms_are_weighted():
@@ -111,39 +63,35 @@ def test_teacher_means_of_atoms_are_weighted():
     np.testing.assert_allclose(ap.Spectrum.of(problem).teacher_means[:, 0], expected, rtol=1e-12)
 
 
-READY = {
-    "isotropic": (
-        {"kind": "isotropic", "variance": [0.3, 0.7]},
-        ap.Spectrum.isotropic([0.3, 0.7]),
-        [1.0],
-        [[0.3, 0.7]],
-    ),
-    "power law": (
-        {"kind": "power-law", "exponent": 1.2, "variance": 0.4, "atoms": 3},
+POWER = 1.2 / (1 + 2**-1.2 + 3**-1.2) * np.arange(1, 4)[:, None] ** -1.2 * [1, 1]
+READY: dict[str, tuple[ap.Spectrum, dict[str, Any], Any, Any]] = {
+    "isotropic": (ap.Spectrum.isotropic([0.3, 0.7]), {"variance": [0.3, 0.7]}, [1.0], [[0.3, 0.7]]),
+    "power-law": (
         ap.Spectrum.power_law(1.2, 0.4, 3),
+        {"exponent": 1.2, "variance": 0.4, "atoms": 3},
         [1 / 3] * 3,
-        1.2 / (1 + 2**-1.2 + 3**-1.2) * np.arange(1, 4)[:, None] ** -1.2 * [1, 1],
+        POWER,
     ),
-    "two levels": (
-        {"kind": "two-level", "variances": [0.1, 0.4], "fraction": 0.3},
+    "two-level": (
         ap.Spectrum.two_level((0.1, 0.4), 0.3),
+        {"variances": [0.1, 0.4], "fraction": 0.3},
         [0.3, 0.7],
         [[0.1, 0.1], [0.4, 0.4]],
     ),
 }
 
 
-@pytest.mark.parametrize("name", READY)
-def test_ready_made_spectra(name: str):
-    law, spectrum, weights, variances = READY[name]
-    problem = ap.Problem(tokens={"spectrum": law})
+@pytest.mark.parametrize("kind", READY)
+def test_ready_made_spectra(kind: str, tmp_path: Any):
+    spectrum, law, weights, variances = READY[kind]
+    problem = ap.Problem(tokens={"spectrum": {"kind": kind, **law}})
     for found, expected in zip(problem.spectrum_atoms(), (weights, variances), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-14)
     assert_same_measure(spectrum, ap.Spectrum.of(problem))
-    assert_same_measure(spectrum, ap.Spectrum.of(ap.Problem(tokens={"spectrum": spectrum.atoms()})))
-
-
-# --- of matrices ------------------------------------------------------------------------------------------------------
+    spectrum.to_csv(tmp_path / "atoms.csv")
+    read, given_ones = (ap.Problem(tokens={"spectrum": x}) for x in (str(tmp_path / "atoms.csv"), spectrum.atoms()))
+    assert read == given_ones
+    assert_same_measure(spectrum, ap.Spectrum.of(read))
 
 
 def matrices(seed: int, d: int, count: int, levels: int = 0) -> tuple[np.random.Generator, list[NDArray[np.float64]]]:
@@ -169,10 +117,7 @@ def test_matrices_and_vectors_have_the_moments_and_make_a_problem(seed: int, d: 
         chosen = [place for place in (first, second) if place is not None]
         matrix = np.linalg.multi_dot([np.eye(d), np.eye(d), *(flat[place] for place in chosen)])
         found = np.einsum(
-            products[order],
-            spectrum.weights,
-            *(spectrum.gamma[place] for place in chosen),
-            spectrum.second_moments,
+            products[order], spectrum.weights, *(spectrum.gamma[place] for place in chosen), spectrum.second_moments
         )
         np.testing.assert_allclose(found, vectors @ matrix @ vectors.T / d, atol=1e-9)
     np.testing.assert_allclose(spectrum.rho[1], teacher.T @ flat[1] @ teacher / d, atol=1e-10)
@@ -182,20 +127,6 @@ def test_matrices_and_vectors_have_the_moments_and_make_a_problem(seed: int, d: 
     problem = ap.Problem(tokens=tokens, teacher={"rank": 2})
     assert_same_measure(ap.Spectrum.of(problem), spectrum)
     np.testing.assert_allclose(problem.positions_gram, np.stack(positions) @ np.stack(positions).T, atol=1e-12)
-
-
-def test_eigenvalues_that_only_together_tell_directions_apart():
-    """Each matrix has large eigenspaces, and eigenvalues that differ by less than the first combination resolves."""
-    d, numbers = 60, np.arange(60)
-    basis = np.linalg.qr(np.random.default_rng(3).normal(size=(d, d)))[0]
-    levels = np.stack([np.where(numbers < 30, 0.2, 0.7), np.where(numbers % 2, 0.4, 0.5), 0.3 + 1e-8 * (numbers % 3)])
-    spectrum = ap.Spectrum.from_matrices([(basis * gamma) @ basis.T for gamma in levels])
-    for found, gamma in zip(spectrum.gamma, levels, strict=True):
-        np.testing.assert_allclose(np.sort(found), np.sort(gamma), atol=1e-13)
-    excess = np.round((spectrum.gamma[2] - 0.3) * 1e8)
-    for level in range(3):
-        assert set(np.round(spectrum.gamma[0][excess == level], 9)) == {0.2, 0.7}
-        assert (excess == level).sum() == 20
 
 
 @settings(max_examples=20)
@@ -227,17 +158,3 @@ def test_matrices_that_do_not_commute_are_refused_with_the_pair_and_the_size():
     for pair in ([first, second + 1e-5 * third], [np.diag([1.0, 0.0]), root @ root.T]):
         with pytest.raises(SpectrumError, match="do not commute"):
             ap.Spectrum.from_matrices(pair)
-
-
-def test_a_file_of_atoms_is_looked_for_beside_the_toml(tmp_path: Any):
-    generator, covariances = matrices(4, 6, 2)
-    positions, teacher = generator.normal(size=(2, 6)), generator.normal(size=(6, 2))
-    spectrum = ap.Spectrum.from_matrices(covariances, positions, teacher)
-    spectrum.to_csv(tmp_path / "spectrum.csv")
-    header = (tmp_path / "spectrum.csv").read_text().splitlines()[0]
-    assert header == "weight,variance_0,variance_1,position_0,position_1,teacher_0,teacher_1"
-    path = tmp_path / "problem.toml"
-    path.write_text('[tokens]\nspectrum = "spectrum.csv"\n[teacher]\nrank = 2\n')
-    problem = ap.load_problem(path)
-    assert problem == ap.Problem(tokens={"spectrum": spectrum.atoms()}, teacher={"rank": 2})
-    assert ap.Problem.from_toml(problem.to_toml()) == problem  # the file is not needed any more

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from models import model
 from numpy.typing import NDArray
 from scipy import integrate
-from scipy.optimize import brentq, minimize_scalar
 
 import attnphase as ap
 
@@ -42,9 +40,6 @@ def known(problem: ap.Problem, alpha: Any, **more: Any) -> Any:
     return ap.bayes_optimal(problem, alpha, **{"start": "uninformed", "progress": False, **more})
 
 
-# --- the declaration --------------------------------------------------------------------------------------------------
-
-
 def test_atoms_come_from_a_file_and_stay_in_the_problem(tmp_path: Any):
     (tmp_path / "law.csv").write_text("probability,value\n.8,-.5\n.2,2\n")
     path = tmp_path / "problem.toml"
@@ -57,20 +52,6 @@ def test_atoms_come_from_a_file_and_stay_in_the_problem(tmp_path: Any):
     named = {"teacher.prior": "atoms", "teacher.prior_values": str(tmp_path / "law.csv")}
     assert skewed.with_fields(named | {"teacher.prior_probabilities": None}) == skewed
     assert ONE.with_fields(SPARSE).with_fields(RADEMACHER) == ONE.with_fields(RADEMACHER)
-
-
-# --- state evolution --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["rademacher", "sparse", "skewed"])
-def test_a_ridge_asks_for_second_moments_alone(name: str):
-    """Of entries with mean zero and variance one."""
-    problem = model("square", {"teacher.noise": 0.3, "regularizer.strength": 0.2})
-    ours, theirs = (
-        ap.solve(one, 2.1, "semantic", settings=SETTINGS) for one in (problem.with_fields(PRIORS[name]), problem)
-    )
-    for one in ("q", "theta", "V", "test_error", "training_loss"):
-        np.testing.assert_allclose(ours[one], theirs[one], rtol=1e-9, atol=1e-12)
 
 
 def soft_thresholds(name: str, gamma: float, strength: float, q_hat: float, theta_hat: float, V_hat: float) -> Array:
@@ -112,9 +93,6 @@ def test_rows_of_a_lasso_are_those_of_quadrature(name: str):
         assert abs(again[quantity].item() - ds[quantity].item()) < 4 * error + 1e-6, quantity
 
 
-# --- the Bayes-optimal error ------------------------------------------------------------------------------------------
-
-
 def row_by_quadrature(name: str, noise: float) -> Array:
     """Mean variance of an entry given ``noise w + sqrt(noise) z``, and the information, by SciPy over the source."""
     p, m, v = map(np.array, LAWS[name])
@@ -154,15 +132,6 @@ def test_linear_labels_against_one_step_of_the_equations(name: str, alpha: float
     assert ds.free_entropy.item() == pytest.approx(entropy, rel=1e-7)
 
 
-def test_a_density_of_one_is_the_gaussian_law():
-    whole, plain, nearly = (
-        known(ONE.with_fields(fields), 0.7)["q"]
-        for fields in (SPARSE | {"teacher.prior_density": 1.0}, {}, SPARSE | {"teacher.prior_density": 1 - 1e-7})
-    )
-    np.testing.assert_allclose(whole, plain, rtol=1e-12)
-    np.testing.assert_allclose(nearly, plain, rtol=1e-6)
-
-
 def test_the_binary_perceptron():
     """Györgyi, PRA 41 (1990) 7097, and Barbier et al., PNAS 116 (2019) 5451: 1.245 and 1.493; then all is known."""
     ds = known(model("logistic", RADEMACHER), [1.4, 1.6], start=("uninformed", "informed"), thresholds=True)
@@ -173,63 +142,10 @@ def test_the_binary_perceptron():
     assert ds.free_entropy.sel(start="informed").to_numpy() == pytest.approx(-np.log(2))
 
 
-def gauss_mean(function: Any) -> float:
-    x, w = np.polynomial.hermite_e.hermegauss(200)
-    return w @ function(x) / w.sum()
-
-
-@cache
-def unknown_sign(noise: float) -> float:
-    """``1 - E tanh(noise + sqrt(noise) z)``: Tanaka's denoiser of a binary user."""
-    return gauss_mean(lambda z: 2 / (1 + np.exp(2 * np.clip(noise + np.sqrt(noise) * z, -300, 300))))
-
-
-def test_two_fixed_points_of_binary_cdma():
-    """At little noise alpha rises, falls and rises along the curve of one number, ``alpha = S (noise + V(S))``."""
-    noise = 0.02
-    ds = known(ONE.with_fields(RADEMACHER | {"teacher.noise": noise, "tokens.sigma": 1.0}), 0.6, thresholds=True)
-    top: Any = minimize_scalar(
-        lambda s: -s * (noise + unknown_sign(s)), bounds=(0.3, 3.0), method="bounded", options={"xatol": 1e-9}
-    )
-    assert ds.algorithmic.item() == pytest.approx(-top.fun, rel=1e-5)
-
-    def entropy(alpha: float, share: float) -> float:
-        for _ in range(400):
-            share = unknown_sign(alpha / (noise + share))
-        snr = alpha / (noise + share)
-        logs = gauss_mean(lambda z: np.logaddexp(2 * (snr + np.sqrt(snr) * z), 0) - snr - np.sqrt(snr) * z)
-        return -(1 - share) * snr / 2 + logs - np.log(2) - snr / 2 - alpha / 2 * np.log(noise + share)
-
-    crossing = brentq(lambda alpha: entropy(alpha, 1.0) - entropy(alpha, 1e-12), 0.3, 0.5, xtol=1e-5)
-    assert ds.information_theoretic.item() == pytest.approx(crossing, abs=2e-4)  # interpolated between points
-
-
 def test_a_sparse_teacher_without_noise_needs_as_many_labels_as_weights():
     ds = known(ONE.with_fields(SPARSE | {"teacher.noise": 0.0}), 0.7, channel="absolute", thresholds=True)
     assert ds.information_theoretic.item() == pytest.approx(0.23, abs=2e-3)
     assert ds.weak_recovery.item() == pytest.approx(0.5, rel=1e-9)  # of the first two moments alone
-
-
-def test_signs_are_known_from_sums_without_noise():
-    """The informed start leaves so little that its square is no number."""
-    problem = ap.Problem(
-        tokens={"length": 2, "sigma": 1.0}, positions={"kind": "none"}, teacher={"prior": "rademacher"}
-    )
-    few = ap.SolverSettings(max_nodes=512)
-    ds = known(problem, 0.4, channel="sum(k)", start="informed", settings=few)
-    assert ds.recovered.item() == 1
-    assert ds.overlap.item() == pytest.approx(1)
-
-
-def test_two_columns_in_one_label_are_an_entry_with_the_sums():
-    """The label ``k_1 + k_2/2 + noise`` of two columns of signs, and ``k + noise`` of entries with four values."""
-    loss = {"loss.kind": "expression", "loss.expression": "(h0_0 - k0_0 - noise)**2", "teacher.rank": 2}
-    values = SKEWED | {"teacher.prior_values": [-1.5, -0.5, 0.5, 1.5], "teacher.prior_probabilities": [0.25] * 4}
-    whole = known(ONE.with_fields(loss | RADEMACHER), 0.9, channel="k0_0 + 0.5*k0_1")
-    one = known(ONE.with_fields(values), 0.9, channel="linear")
-    q = whole["q"].to_numpy().reshape(2, 2)
-    assert q[0, 0] + q[0, 1] + q[1, 1] / 4 == pytest.approx(one["q"].item(), rel=2e-3)
-    assert whole["mutual_information"].item() == pytest.approx(one["mutual_information"].item(), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,5 @@ def of_terms(
     tokens = {"kind": "mixture", "length": 1, "clusters": [*clusters], "law": law}
     own = {"kind": "expression", "expression": _TERMS, "parameters": {**_NONE, **_PLAIN, **numbers}}
     return ap.Problem.from_dict(
-        {
-            "tokens": tokens,
-            "positions": {"kind": "none"},
-            "regularizer": {"strength": strength},
-            "loss": own | loss,
-        }
+        {"tokens": tokens, "positions": {"kind": "none"}, "regularizer": {"strength": strength}, "loss": own | loss}
     )

@@ -71,22 +71,6 @@ def columns(*values: Sequence[float]) -> Overlaps:
     return Overlaps(*(np.array(one, dtype=float).reshape(-1, 1, 1) for one in values))
 
 
-def ridge_regression(second: float, gamma: float, alpha: float, ridge: float) -> dict[str, float]:
-    """The fixed point of regression on k, whose mean square is all that the equations know of its law."""
-    q, V, theta = 0.5, 1.0, 0.5
-    square = 0.0
-    for _ in range(4000):
-        left = 1 - theta / gamma
-        square = left**2 * second + q - theta**2 / gamma
-        q_hat, V_hat = alpha * square / (1 + V) ** 2, alpha / (1 + V)
-        theta_hat = V_hat * (left * second + theta) / gamma
-        R = 1 / (ridge + gamma * V_hat)
-        images = gamma * R**2 * (gamma**2 * theta_hat**2 + gamma * q_hat), gamma * R, gamma**2 * R * theta_hat
-        q, V, theta = (0.7 * old + 0.3 * new for old, new in zip((q, V, theta), images, strict=True))
-    loss = alpha * square / (2 * (1 + V) ** 2) + ridge * q / gamma / 2
-    return {"q": q, "V": V, "theta": theta, "test_error": square, "training_loss": loss}
-
-
 def configurations_left(key: str, formulas: Iterable[str]) -> Iterator[int]:
     """How many of two configurations of clusters remain, for a law of k by each of some formulas."""
     for formula in formulas:
