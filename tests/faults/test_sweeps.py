@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
-import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -150,22 +147,6 @@ def test_blocks_make_the_sweep(undisturbed):
     xr.testing.assert_identical(sweep(branch=planned["branch"], output="out.nc", resume=True), merged)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [b"", b"{", b"[1, 2]", b"[" * 100_000, {"blocks": 0}, {"swept": 3}, {"problem": "[teacher]\nomga = 1"}],
-    ids=lambda damage: str(damage)[:40],
-)
-def test_a_damaged_plan_is_refused(damage):
-    ap.plan_sweep(PAPER, ALPHAS, OMEGAS, "semantic", blocks=3, folder="run")
-    path = Path("run/plan.json")
-    path.write_bytes(
-        damage if isinstance(damage, bytes) else json.dumps(json.loads(path.read_text()) | damage).encode()
-    )
-    for call in (lambda: ap.run_block("run", 1, workers=1), lambda: ap.merge_blocks("run")):
-        with pytest.raises(DatasetError, match=r"plan\.json: the plan cannot be read: .*; make it again by"):
-            call()
-
-
 # --- taken up --------------------------------------------------------------------------------------------------------
 
 
@@ -206,28 +187,6 @@ def test_what_fits_is_taken_up_and_the_rest_stays(unfinished, undisturbed, capfd
     ds = sweep(output="out.nc", resume=True, force=True)  # the first sweep goes on
     xr.testing.assert_equal(ds, undisturbed.sel(branch=["semantic"]))
     assert not Path("out.nc.parts").exists()
-
-
-def test_lines_are_discarded_by_force_alone(unfinished, capfd):
-    before = parts()
-    with pytest.raises(DatasetError, match=r"--resume \(resume=True\).*--force"):
-        sweep(output="out.nc")
-    assert parts() == before
-    sweep([0.22], output="out.nc", force=True)
-    assert "2 finished lines are discarded from out.nc.parts" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("dangling", [False, True])
-def test_a_link_among_the_lines_is_not_written_through(unfinished, dangling):
-    for name in ("line-*.nc", "sweep-*.json"):
-        path = next(Path("out.nc.parts").glob(name))
-        path.unlink()
-        if not dangling:
-            Path("treasure").write_text("mine")
-        path.symlink_to(Path("treasure").absolute())
-    sweep(output="out.nc", resume="fitting")
-    assert Path("treasure").exists() != dangling
-    assert dangling or Path("treasure").read_text() == "mine"
 
 
 def test_a_finished_output_is_returned_if_it_is_this_sweep(capfd):
@@ -336,34 +295,6 @@ def test_workers_end_with_their_sweep_whose_lines_are_kept(interruptible, how):
     assert not Path("out.nc.parts").exists()
 
 
-def test_ctrl_c_in_python_is_passed_on_and_leaves_no_process(monkeypatch):
-    def interrupted(descriptor):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            sweep(workers=2, output="out.nc")
-    assert multiprocessing.active_children() == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "guard", "code", "words"),
-    [
-        (["script.py"], "", 1, 'if __name__ == "__main__":'),
-        (["-"], "if __name__ == '__main__': ", 1, "or give workers=1."),
-    ],
-    ids=["no guard", "standard input"],
-)
-def test_a_script_that_workers_cannot_import_is_told_so(arguments, guard, code, words):
-    script = f"import attnphase as ap\n{guard}ap.sweep(ap.Problem(), [2.0], [0.1, 0.2], workers=2)\n"
-    Path("script.py").write_text(script)
-    done = subprocess.run([sys.executable, *arguments], input=script, capture_output=True, text=True)
-    assert done.returncode == code
-    assert words in done.stderr
-    assert "died" not in done.stderr  # nothing is tried again
-
-
 # --- Dask ------------------------------------------------------------------------------------------------------------
 
 
@@ -374,14 +305,3 @@ def test_a_cluster_gives_what_one_process_gives(tmp_path, undisturbed):
         ds = sweep(scheduler=cluster.scheduler_address, workers=None, output="out.nc")
     xr.testing.assert_equal(ds, undisturbed.sel(branch=["semantic"]))
     assert not Path("out.nc.parts").exists()
-
-
-def test_a_cluster_that_does_not_answer_costs_no_finished_line(unfinished, monkeypatch):
-    pytest.importorskip("distributed")
-    monkeypatch.setattr("attnphase.sweeps.cluster.PATIENCE", 0.2)
-    before = parts()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        for address in (f"tcp://127.0.0.1:{server.getsockname()[1]}", "carrier://pigeon:1"):
-            with pytest.raises(SweepError, match=r"no Dask scheduler answers|is not the address of a Dask scheduler"):
-                sweep(output="out.nc", force=True, scheduler=address, workers=None)
-    assert parts() == before

@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 from by_formula import FEW, points
-from command import main, run
+from command import run
 
 import attnphase as ap
 
@@ -128,21 +126,6 @@ def test_a_command_ends_with_its_code(folder, command, code, said):
     assert written(folder) == (["out.nc"] if "-o out.nc" in command else [])
 
 
-def test_a_process_ends_with_2_and_one_sentence():
-    done = subprocess.run([sys.executable, "-m", "attnphase", "solve", "--alpha", "0"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-
-
-def test_an_existing_file_is_replaced_only_by_force(folder):
-    Path("out.nc").write_text("precious")
-    Path("fig2.png").write_text("precious")
-    for command in ("solve --alpha 2 -o out.nc", "sweep --alpha 2 -o out.nc", "figure fig2", "init -o out.nc"):
-        assert "--force" in call(command, code=2).stderr
-    assert {path.read_text() for path in folder.iterdir()} == {"precious"}
-    run("solve", "--alpha", 2, *SET, "-o", "out.nc", "--force", "--quiet")
-    assert ap.load_dataset("out.nc")["alpha"] == 2
-
-
 def test_a_solve_goes_on_from_a_file():
     call("solve --alpha 1.7 --max-seconds 1e-9 -o early.nc --allow-unconverged --quiet", *SET)
     call("solve --alpha 1.7 --start early.nc -o on.nc --quiet", *SET)
@@ -150,11 +133,6 @@ def test_a_solve_goes_on_from_a_file():
     assert early["status"] == 1
     assert abs(early["q"] - whole["q"]).max() > 0.01
     assert abs(on["q"] - whole["q"]).max() < 1e-6
-
-
-@pytest.mark.parametrize(("form", "expected"), [("latex", r"\documentclass"), ("markdown", "# "), ("python", "def ")])
-def test_derive_prints_equations(form, expected):
-    assert expected in run("derive", "--format", form, "--quiet").stdout
 
 
 def test_the_main_job_writes_data_and_figures_and_draws_them_again(folder):
@@ -221,17 +199,3 @@ def test_figures_are_drawn_from_files_into_files(folder, data, command, made, sa
     if "g-limit.nc" in made:  # another student has the same limit
         assert call("figure gap --data b.nc --limit g-limit.nc -o h.png --quiet").output == ""
         assert Path("h.png").read_bytes() == Path("g.png").read_bytes()
-
-
-def commands(group=main, before=""):
-    """All commands by name, those of groups spelt out."""
-    for name, command in group.commands.items():
-        inner = hasattr(command, "commands")
-        yield from commands(command, f"{before}{name} ") if inner else [(f"{before}{name}", command)]
-
-
-@pytest.mark.parametrize("name", [name for name, _ in commands()])
-def test_every_command_has_help_and_can_be_quiet(name):
-    told = call(name, "--help").stdout
-    assert "Usage" in told
-    assert "--quiet" in told

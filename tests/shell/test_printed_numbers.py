@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from by_formula import FEW
 from command import run
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import attnphase as ap
-from attnphase.data.text import Table, format_value
+from attnphase.data.text import format_value
 
 
 @pytest.mark.parametrize(
@@ -34,28 +32,6 @@ from attnphase.data.text import Table, format_value
 )
 def test_numbers_carry_their_error(value, error, text):
     assert format_value(value, error) == text
-
-
-@st.composite
-def tables(draw):
-    columns, rows = draw(st.integers(2, 8)), draw(st.integers(1, 4))
-    labels = draw(st.integers(1, min(3, columns - 1)))
-    joined = draw(st.sets(st.integers(labels + 1, columns - 1))) if columns > labels + 1 else set()
-    cells = st.lists(st.text("abc0.()", min_size=1, max_size=9), min_size=columns, max_size=columns)
-    left, by_column = draw(st.sets(st.integers(0, columns - 1))), labels == 1 and draw(st.booleans())
-    body = tuple(tuple(draw(cells)) for _ in range(rows))
-    return Table(tuple(draw(cells)), body, labels, tuple(left), tuple(sorted(joined)), by_column)
-
-
-@settings(max_examples=100)
-@given(tables(), st.integers(12, 90))
-def test_no_width_cuts_a_value_or_is_exceeded(table, width):
-    text = table.text(width)
-    assert max(map(len, text.splitlines())) <= width  # no cell is too long for a line of its own
-    words = text.replace(",", " ").split()
-    for row in table.rows:
-        for cell in row[table.labels :]:
-            assert words.count(cell) >= sum(one[table.labels :].count(cell) for one in table.rows), (cell, text)
 
 
 @pytest.mark.parametrize("width", [None, 40])

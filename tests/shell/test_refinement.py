@@ -159,23 +159,3 @@ def test_an_axis_may_be_given_in_any_order_and_further_fields_are_refined_one_by
     ds = sweep([0.1, 0.4], fields={"teacher.score": ["softmax", "linear"]}, branch="semantic")
     assert ds["alpha_l"].dims == ("omega", "teacher_score")
     np.testing.assert_allclose(ds["alpha_l"], [2 * [alpha_l(0.1)], 2 * [alpha_l(0.4)]], rtol=1e-9)
-
-
-def test_an_interrupted_sweep_goes_on_with_the_same_rounds(solved, tmp_path):
-    output, few = tmp_path / "out.nc", [0.1, 0.25, 0.4]
-    expected = sweep(few)
-    count = len(solved.lines)
-    assert count > 2 * len({line.label for line in solved.lines}), "there are several rounds"
-    solved.lines.clear()
-    for solved.left in (5, count - 3):
-        with pytest.raises(KeyboardInterrupt):
-            sweep(few, output=output, resume=True)
-    solved.left = float("inf")
-    ds = sweep(few, output=output, resume=True)
-    assert len(solved.lines) == count
-    assert len({line.key for line in solved.lines}) == count
-    assert list(tmp_path.iterdir()) == [output]
-    xr.testing.assert_equal(ds, expected)
-    xr.testing.assert_identical(ap.load_dataset(output), ds)
-    with pytest.raises(ap.errors.DatasetError, match=r"holds another sweep: refine was True and is not set now"):
-        sweep(few, refine=False, output=output, resume=True)

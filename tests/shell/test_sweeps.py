@@ -81,18 +81,6 @@ def test_two_points_at_one_place_are_refused():
         from_points([point, point], {"alpha": [0.5]})
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_blocks_together_are_the_sweep_and_a_plan_of_another_needs_force(tmp_path):
-    asked = {"branch": ["semantic", "positional"], "fields": {"tokens.sigma": [0.4, 0.6]}, "settings": SETTINGS}
-    ap.plan_sweep(PROBLEM, [1.1, 1.7], blocks=3, folder=tmp_path, **asked)
-    with pytest.raises(ap.errors.DatasetError, match="force"):
-        ap.plan_sweep(PROBLEM, [1.1, 1.8], blocks=3, folder=tmp_path, **asked)
-    for block in (3, 1, 2):
-        ap.run_block(tmp_path, block, workers=1, progress=False)
-    ds = ap.merge_blocks(tmp_path, tmp_path / "out.nc")
-    xr.testing.assert_equal(ds, ap.sweep(PROBLEM, [1.1, 1.7], workers=1, progress=False, **asked))
-
-
 KINDS = {
     "NotConvergedWarning": ("status", 1, "not converged: branch = semantic, omega = 0.3, alpha = 2 (iteration_limit"),
     "ViolatedWarning": (

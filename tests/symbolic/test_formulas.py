@@ -12,12 +12,10 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from mpmath import mpf, workdps
 from scipy.special import expit, logsumexp
 from sympy import Add, Function, Mul, Rational, Symbol, exp, symbols
 
 import attnphase as ap
-from derivations.algebra import digits
 from derivations.algebra.common_parts import Slopes, common_parts
 from derivations.models.formulas import FormulaError, parse_formula, parse_row_formula
 from derivations.models.functions import Softmax
@@ -109,17 +107,6 @@ def test_row_formulas_sum_over_the_row():
     assert all((entry - (z[0] + z[1]) * (z[0] + z[1] + 4)).expand() == 0 for entry in nested)
 
 
-def test_names_of_one_entry_are_numbers_and_arrays():
-    for text, same in (
-        ("max(h, k) + abs(h - noise)*c", "max(h0_0, k0_0) + abs(h0_0 - noise0_0)*c0"),
-        ("h[0, 0]*k[0][0] + noise[0, 0]*c[0]", "h*k + noise*c"),
-        ("sum(h) + h.T @ k[0] @ [1]", "h + h*k"),
-        ("softmax(h[:, 0]) @ k[:, 0]", "k"),
-        ("0.3*h - 3*h/10", "0*h"),  # decimals are fractions
-    ):
-        assert read(text, Sizes(1, 1, 1)) == read(same, Sizes(1, 1, 1))
-
-
 def test_jumps_of_arrays_are_those_of_their_entries():
     text = "sum((h[:, 0] - sign(0.7*k[0, 0] - k[2, 1] + 0.2))**2) + sum(abs(h - k))*c[0]"
     assert formula_roughness(text, sizes=SIZES) == (True, True, False)
@@ -196,19 +183,6 @@ def test_each_part_is_differentiated_once():
         part = part * Counted(part)
     assert slope(slope(part)) != 0
     assert Counted.times <= 24
-
-
-@pytest.mark.parametrize("constant", [0, 12, 30])
-def test_values_differ_whatever_constant_is_added_to_them(constant):
-    """Parity and symmetries are decided so; a constant takes digits, which are added."""
-
-    def function():
-        return mpf(10) ** constant + digits.exact([[0.3], [0.7], [-1.1]]) ** 2
-
-    values, needed = digits.values_in_digits(function)
-    with workdps(needed):
-        assert digits.same(values, function(), digits=needed)
-        assert not digits.same(values, function() + mpf(10) ** -18, digits=needed)
 
 
 def nested(line, lines, first="h[0, 0] + k[0, 0]"):
