@@ -31,7 +31,7 @@ for _ in range(500):
     DEEP = [DEEP]
 
 
-def fields(values: Any, problem: ap.Problem = PAPER) -> Callable[[], object]:
+def fields(values: Any, problem: ap.Problem = PAPER) -> Callable[[], Any]:
     return lambda: problem.with_fields(values)
 
 
@@ -51,17 +51,12 @@ def spectrum(**values: Any) -> Callable[[], object]:
     return fields({"tokens.spectrum": values})
 
 
-def loss(text: str, **more: Any) -> Callable[[], object]:
+def loss(text: str, **more: Any) -> Callable[[], Any]:
     return fields({**ONE, "loss.kind": "expression", "loss.expression": text, **more})
 
 
 def penalty(**values: Any) -> Callable[[], object]:
     return fields({f"regularizer.{name}": value for name, value in values.items()})
-
-
-def one_token(expression: str = "(h - k)**2/2", **more: Any) -> ap.Problem:
-    loss = {"kind": "expression", "expression": expression, **more}
-    return ap.Problem.from_dict({"tokens": {"length": 1}, "loss": loss})
 
 
 def toml(text: str) -> Callable[[], object]:
@@ -178,31 +173,23 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     ),
     "load_problem reads one from a file": lambda: ap.solve("problem.toml", 2.0),
     "more than 4096 configurations": lambda: ap.Problem(tokens={"kind": "mixture", "length": 13, "clusters": [{}, {}]}),
-    "does not say where it enters": lambda: ap.Problem(
-        teacher={"noise": 0.1}, tokens={"length": 1}, loss={"kind": "expression", "expression": "(h - k)**2"}
-    ),
+    "does not say where it enters": loss("(h - k)**2", **{"teacher.noise": 0.1}),
     "label has h0_0 in it": lambda: ap.best_predictor(PAPER, "h[0, 0]", "linear"),
     "smooth tokens.density": lambda: model("square", {"tokens.density": "1 + sign(k)/2", "integration.rule": "lines"}),
     "does not go with optimizer gamp": lambda: ap.simulate(
         model("square", {"tokens.sampler": "k + k**3"}), 1.2, optimizer="gamp", dimension=50, seeds=1
     ),
-    "has the name of a field or a function": lambda: one_token("(h - k)**2", parameters={"h0_0": 1.0}),
-    "loss.parameters.a has no effect": lambda: one_token("(h - k)**2", parameters={"a": 1.0}),
-    "has a kink or a jump": lambda: one_token("(h - k - b)**2", parameters={"b": 1.0}, trained={"b": "abs(b)"}),
+    "has the name of a field or a function": loss("(h - k)**2", **{"loss.parameters": {"h0_0": 1.0}}),
+    "loss.parameters.a has no effect": loss("(h - k)**2", **{"loss.parameters": {"a": 1.0}}),
+    "has a kink or a jump": loss("(h - k - b)**2", **{"loss.parameters": {"b": 1.0}, "loss.trained": {"b": "abs(b)"}}),
     "1RSB does not cover trained parameters": lambda: ap.one_rsb(model("trained"), 2.0, y=[1.0]),
-    "the dynamics does not cover losses of Q": lambda: ap.sgd_flow(one_token("(h - k)**2 + Q"), until=2.0),
-    "takes Q, which does not go with regularizer.kind": lambda: one_token("(h - k)**2 + Q").with_fields(
-        {"regularizer.kind": "lasso"}
-    ),
+    "the dynamics does not cover losses of Q": lambda: ap.sgd_flow(loss("(h - k)**2 + Q")(), until=2.0),
+    "takes Q, which does not go with regularizer.kind": loss("(h - k)**2 + Q", **{"regularizer.kind": "lasso"}),
     "commut": lambda: ap.Spectrum.from_matrices(
         [np.diag([1.0, 2.0]), np.array([[1.0, 0.5], [0.5, 1.0]])], np.zeros((2, 2)), np.ones((2, 1))
     ),
-    '"lines" needs a label that jumps or bends on parallel planes': lambda: ap.Problem.from_dict(
-        {
-            "tokens": {"length": 2, "sigma": 0.9},
-            "integration": {"rule": "lines"},
-            "loss": {"kind": "expression", "expression": "(h0_0 - sign(k0_0*k1_0))**2"},
-        }
+    '"lines" needs a label that jumps or bends on parallel planes': fields(
+        {"integration.rule": "lines", "loss.kind": "expression", "loss.expression": "(h0_0 - sign(k0_0*k1_0))**2"}
     ),
     "positive semidefinite joint covariance": lambda: ap.solve(
         model("paper"), 1.6, start=ap.interface.Overlaps(*(np.full((2, 1, 1), v) for v in (0.1, 10.0, 0.0, 0.9)))
@@ -213,9 +200,7 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     ),
     "resume needs output": lambda: ap.sweep(PAPER, 1.3, resume=True),
     "the mixed branch needs student.rank of at least 2": lambda: ap.sweep(PAPER, 1.3, branch="mixed"),
-    "teacher.omega = 1: labels do not depend on the teacher's weights": lambda: ap.bayes_optimal(
-        ap.Problem.paper(omega=1.0), 0.5
-    ),
+    "labels do not depend on the teacher's weights": lambda: ap.bayes_optimal(ap.Problem.paper(omega=1.0), 0.5),
     "no finite number for some k": lambda: ap.bayes_optimal(model("square"), 0.5, channel="sqrt(k)"),
     "kink": lambda: ap.sgd_flow(model("kinks")),
 }
@@ -240,24 +225,14 @@ COMMANDS = {
     "figure fig2 -o x.pgf": "no figure format",
     "phase-diagram --output out --nodes 100": "--nodes must be a power of two",
     "histogram report .": "there are no",
-    **{
-        f"{command} -o file.nc": "the file exists; use --force"
-        for command in (
-            *(f"{name} --alpha 1" for name in ("solve", "solutions", "one-rsb", "simulate", "bayes-optimal", "tune")),
-            *("init", "sgd-flow", "stationary", "basins", "sweep --alpha 1,2", "thresholds --omega 0.3"),
-            *("follow --between 1 2", "figure fig2"),
-        )
-    },
-    **{
-        f"simulate --alpha 1 --checkpoint {name}": words
-        for name, words in {
-            "none/x": "there is no folder",
-            "pipe": "not a regular file",
-            "circle": "links lead in a circle",
-            f"{300 * 'n'}": "name too long",
-            "file.nc": "this is not a checkpoint of training runs, or it is damaged",
-        }.items()
-    },
+    "solve --alpha 1 -o file.nc": "the file exists; use --force",
+    "sweep --alpha 1,2 -o file.nc": "the file exists; use --force",
+    "sgd-flow -o file.nc": "the file exists; use --force",
+    "init -o file.nc": "the file exists; use --force",
+    "figure fig2 -o file.nc": "the file exists; use --force",
+    "simulate --alpha 1 --checkpoint none/x": "there is no folder",
+    "simulate --alpha 1 --checkpoint circle": "links lead in a circle",
+    "simulate --alpha 1 --checkpoint file.nc": "this is not a checkpoint of training runs, or it is damaged",
 }
 NO_FILES = {
     "pipe": "this is a pipe, not a regular file",
@@ -278,9 +253,6 @@ FAULTY = """
 import sys
 
 def ends(v, step):
-    sys.exit(0)
-
-def row_ends(z):
     sys.exit(0)
 
 def text(v, step):
