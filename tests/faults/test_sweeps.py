@@ -154,13 +154,10 @@ def test_blocks_make_the_sweep(undisturbed):
     ("changes", "words"),
     [
         ({"omega": [0.1, 0.16, 0.22]}, "teacher.omega was 0.1:0.16:3 and is 0.1:0.22:3 now"),
-        ({"omega": None}, "teacher.omega was 0.1:0.16:3 and is 0.3 now"),
         ({"alpha": [1.1, 1.4]}, "alpha was 1.1, 1.3 and is 1.1, 1.4 now"),
         ({"branch": "positional"}, "branch was semantic and is positional now"),
         ({"problem": PAPER.with_fields({"integration.seed": 3})}, "integration.seed was 0 and is 3 now"),
-        ({"problem": PAPER.with_fields({"regularizer.strength": 0.02})}, "regularizer.strength was 0.01 and is 0.02"),
         ({"settings": replace(SETTINGS, tolerance=1e-5)}, "tolerance was 0.3 and is 1e-05 now"),
-        ({"settings": replace(SETTINGS, stability=True)}, "stability was "),
         ({}, "attnphase was "),
     ],
 )  # fmt: skip
@@ -199,10 +196,8 @@ def test_a_finished_output_is_returned_if_it_is_this_sweep(capfd):
         halved = whole.assign(q=0.5 * whole["q"])
     for ds, words in (
         (whole.isel(alpha=[1]), "another sweep: alpha was 1.3 and is 1.1, 1.3 now"),
-        (whole.isel(alpha=[1, 0]), "another sweep: alpha was 1.3, 1.1 and is 1.1, 1.3 now"),
         (whole.isel(omega=[0, 2]), "another sweep: teacher.omega was 0.1, 0.16 and is 0.1:0.16:3 now"),
         (halved, "this sweep with other numbers"),
-        (whole.assign_attrs(sweep="[" * 10**5), "something else than a finished sweep"),
     ):  # fmt: skip
         ap.save_dataset(ds, "out.nc", force=True)
         content = Path("out.nc").read_bytes()
