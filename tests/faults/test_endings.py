@@ -64,13 +64,6 @@ def test_every_end_is_a_sentence_and_a_fault_has_a_traceback(monkeypatch, error,
     assert bool(lines) == (code == 70)  # the traceback
 
 
-def test_names_of_files_may_be_no_utf8(tmp_path):
-    """The history of a dataset has the command line."""
-    arguments = ["bayes-optimal", "--alpha", "0.3", "--max-nodes", "512", "--quiet", "--allow-unconverged", "-o"]
-    subprocess.run([*MODULE, *arguments, b"\xfe.nc"], cwd=tmp_path, check=True)
-    assert ap.load_dataset(tmp_path / "\udcfe.nc").attrs["history"].endswith("-o '\\udcfe.nc'")
-
-
 def test_what_code_of_the_users_own_prints_is_no_result(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "prints.py").write_text(

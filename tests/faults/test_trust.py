@@ -120,15 +120,6 @@ def test_a_sweep_imports_nothing_that_its_finished_lines_name(planted, found, mo
     assert not planted()
 
 
-def test_the_hash_is_compared_before_the_problem_is_read(found):
-    """Its text may be anything."""
-    for text in ("this is no TOML", "x = " + "[" * 10**5):
-        with pytest.raises(DatasetError, match='"problem_hash" does not belong'):
-            ap.validate_dataset(rewritten(found["points"], text, "0123456789abcdef"))
-        with pytest.raises(DatasetError, match='"problem" is not a problem'):
-            ap.validate_dataset(rewritten(found["points"], text))
-
-
 @pytest.mark.parametrize("name", ["atoms.csv", "/dev/zero"])
 def test_data_opens_no_file(planted, found, name):
     """Neither a spectrum that is there, nor one that would be waited for."""

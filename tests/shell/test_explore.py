@@ -1,4 +1,4 @@
-"""The interactive page holds the file's numbers, and a browser shows them."""
+"""The interactive page holds the file's numbers, and asks no network."""
 
 import base64
 import gzip

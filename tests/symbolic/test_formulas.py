@@ -17,7 +17,7 @@ from sympy import Add, Function, Mul, Rational, Symbol, exp, symbols
 
 import attnphase as ap
 from derivations.algebra.common_parts import Slopes, common_parts
-from derivations.models.formulas import FormulaError, parse_formula, parse_row_formula
+from derivations.models.formulas import FormulaError, parse_formula
 from derivations.models.functions import Softmax
 from derivations.models.metrics import metric_function
 from derivations.models.scalar import Sizes, field_names, formula_label_planes, formula_loss, formula_roughness
@@ -95,16 +95,6 @@ def test_jumps_of_metrics_are_how_much_signs_change_them():
     expected = [2 * abs(POINT["k"][0, 0]), 0.6, 0.0]
     for count in (1, 2, 3):
         assert values_of(*texts[:count])[1] == pytest.approx(expected[:count], rel=1e-12)
-
-
-def test_row_formulas_sum_over_the_row():
-    z = [Symbol(f"z{b}", real=True) for b in range(3)]
-    point, nested = dict(zip(z, (0.3, -1.2, 0.8), strict=True)), parse_row_formula("sum(z * sum(z + 2))", z[:2])
-    x = np.array([*point.values()])
-    row = parse_row_formula("exp(0.7*z)/(L + sum(exp(0.7*z) * z**2)) - z", z)
-    expected = np.exp(0.7 * x) / (3 + (np.exp(0.7 * x) * x**2).sum()) - x
-    assert [float(entry.subs(point)) for entry in row] == pytest.approx(list(expected), rel=1e-12)
-    assert all((entry - (z[0] + z[1]) * (z[0] + z[1] + 4)).expand() == 0 for entry in nested)
 
 
 def test_jumps_of_arrays_are_those_of_their_entries():
@@ -192,21 +182,15 @@ def nested(line, lines, first="h[0, 0] + k[0, 0]"):
 
 NO_MEANING = {
     "h": "is an array of shape (3, 2), but must be one number",
-    "sum(h @ k)": "multiplies an array of shape (3, 2) with an array of shape (3, 2)",
     "h[3, 0]": "does not exist: 'h' is an array of shape (3, 2)",
     "sum(h[:, 0] - k[:, :1])": "takes arrays of shapes (3,) and (3, 1), of which NumPy makes a matrix of shape (3, 3)",
     "softmax(h, causal=True)[0, 0]": "is causal, but takes an array of shape (3, 2) and no square",
-    "softmax(noise, causal=1)[0, 0]": "has '1' where True or False must stand",
-    "sum(h, 2)": "has the axis 2, but takes an array of shape (3, 2)",
     "h[0, 0] if k[0, 0] else 0": "write it with sign, max, min, abs or relu",
-    "h.__class__": "cannot stand in a formula",
     "__import__('os')": 'unknown function "__import__"',
     "h[0, 0]**k[0, 0]": "its powers must be numbers",
     "h[0, 0]**65": "at most 64",
     "h[0, 0]**(-1e6)": "at most 64",
     "((9**64)**64)**64*h[0, 0]": "too large a number",
-    "h[0, 0] + 1/0": "is not a finite real number",
-    "a = 1\na = 2\na*h[0, 0]": 'it defines "a" twice',
     "import os\nh[0, 0]": "its line 'import os' is not a definition",
 }
 TOO_INTRICATE = {

@@ -244,14 +244,11 @@ REFUSED = {
     "branches": (lambda h, k: max(k[0, 0], h[0, 0]), "has no truth value for symbols"),
     "loops": (loops, "branches on h0_0 > 1 in x > 1"),
     "takes NumPy's function": (lambda h: np.exp(h).sum(), "take exp of attnphase.functions."),
-    "takes a comparison": (lambda h: h[0, 0] ** 2 * (h[0, 0] > 0), "takes a comparison for a number"),
     "asks for a sign": (lambda h, k: h[0, 0] * (1 if fn.sign(k[1, 0]) == 1 else -1), "for numbers it returns another"),
     "draws": (lambda h: RNG.normal() * h[0, 0], "for numbers it returns another value than for symbols"),
     "branches on clusters": (lambda h, c: (h[0, 0] - (2 if c[1] == 1 else 3)) ** 2, "for tokens in cluster 1"),
     "branches on some": (lambda h, c: h[0, 0] if c[0] == 0 and c[2] == 1 else h[1, 0], "in the clusters 0, 0, 1"),
     "broadcasts": (lambda h, k: ((h[:, 0] - k[:, :1]) ** 2).sum(), "of which NumPy makes a matrix of shape (3, 3)"),
-    "is an array": (lambda h: h, "it returns an array of shape (3, 2), but must return one number"),
-    "has an argument of its own": (lambda h, a: a * h[0, 0], 'its argument "a" is none of h, k, noise, c'),
 }  # fmt: skip
 
 
