@@ -73,12 +73,9 @@ def refusal():
 
 DAMAGE = {
     "a file is cut": lambda folder: (folder / "code" / "machine").write_text("wh"),
-    "a letter is another one": lambda folder: (folder / "code" / "machine").write_text("whale"),
     "a file is missing": lambda folder: (folder / "source.py").unlink(),
     "a file is added": lambda folder: (folder / "evil.py").write_text("raise SystemExit(3)"),
-    "the manifest is missing": lambda folder: (folder / "manifest.json").unlink(),
     "the manifest is no JSON": lambda folder: (folder / "manifest.json").write_text("{not json"),
-    "the manifest has no end": lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
     "the folder is a link": lambda folder: folder.symlink_to(folder.rename(folder.with_name("elsewhere"))),
     "the folder may be written to": lambda folder: folder.chmod(0o770),
     "a file may be written to": lambda folder: (folder / "source.py").chmod(0o666),

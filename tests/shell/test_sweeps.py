@@ -57,8 +57,6 @@ def test_every_point_is_that_of_its_own_problem(tmp_path, problem, fields):
     [
         ("tokens.sigma=0.3:0.7:5", "sigma", [0.3, 0.4, 0.5, 0.6, 0.7]),
         ("tokens.sigma=0.2:1.6:4:log", "sigma", [0.2, 0.4, 0.8, 1.6]),
-        ("tokens.sigma=.3, 0.5,1", "sigma", [0.3, 0.5, 1.0]),
-        ("integration.seed=4:6:3", "integration_seed", [4, 5, 6]),
         ("integration.nodes=16:64:3:log", "integration_nodes", [16, 32, 64]),
         ('teacher.score="softmax"', "teacher_score", ["softmax"]),
         ("teacher.causal=false", "teacher_causal", [False]),

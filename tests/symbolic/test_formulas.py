@@ -15,7 +15,6 @@ import pytest
 from scipy.special import expit, logsumexp
 from sympy import Add, Function, Mul, Rational, Symbol, exp, symbols
 
-import attnphase as ap
 from derivations.algebra.common_parts import Slopes, common_parts
 from derivations.models.formulas import FormulaError, parse_formula
 from derivations.models.functions import Softmax
@@ -103,22 +102,6 @@ def test_jumps_of_arrays_are_those_of_their_entries():
     planes = formula_label_planes(text, sizes=SIZES)
     assert planes is not None
     assert (planes.normal, planes.offsets) == ({(0, 0): -0.7, (2, 1): 1.0}, (0.2,))
-
-
-@pytest.mark.parametrize(
-    ("fields", "labels", "kink"),
-    [
-        ({"loss.kind": "square"}, False, False),
-        ({"loss.kind": "logistic"}, True, False),
-        ({"loss.kind": "hinge"}, True, True),
-        ({"loss.kind": "expression", "loss.expression": "abs(k)*h**2"}, False, False),
-        ({"loss.kind": "expression", "loss.expression": "abs(h)"}, False, True),
-    ],
-    ids=lambda x: str(x),
-)
-def test_labels_and_kinks_of_losses_are_found(fields, labels, kink):
-    form = ap.Problem().with_fields({"tokens.length": 1, **fields}).loss.form
-    assert (form.has_labels, form.has_kink) == (labels, kink)
 
 
 def test_derivatives_of_a_softmax_are_those_of_exponentials():

@@ -1,7 +1,4 @@
-"""Pages of equations: each theory's is complete, in LaTeX and in Markdown, with its formulas and numbers.
-
-Not public: `derivations.printing`, by which docs/ says its pages are written.
-"""
+"""Pages of equations: each theory's is complete, in LaTeX and in Markdown, with its formulas and numbers."""
 
 import re
 from pathlib import Path
