@@ -100,7 +100,7 @@ def test_all_branches_of_a_problem_file_are_printed_as_json():
 def test_a_solve_prints_its_numbers_with_their_errors():
     told = run("solve", "--alpha", 1.6, "--branch", "positional", *SET).stdout
     ds = ap.solve(PROBLEM, 1.6, "positional", progress=False)
-    printed = re.findall(r"(-?\d+\.(\d+))\((\d+)\)", told)  # 0.1148(5) is 0.1148, and 0.0005 is its error
+    printed = re.findall(r"(-?\d+(?:\.(\d+))?)\((\d+)\)", told)  # 0.1148(5) is 0.1148, and 0.0005 is its error
     found = [(float(value), float(error) / 10 ** len(digits), 10.0 ** -len(digits)) for value, digits, error in printed]
     for name in ("q", "m", "V"):
         for value, error in zip(ds[name].to_numpy().ravel(), ds[f"{name}_stderr"].to_numpy().ravel(), strict=True):

@@ -1,4 +1,7 @@
-"""Pages of equations: each theory's is complete, in LaTeX and in Markdown, with its formulas and numbers."""
+"""Pages of equations: each theory's is complete, in LaTeX and in Markdown, with its formulas and numbers.
+
+Not public: `derivations.printing`, by which docs/ says its pages are written.
+"""
 
 import re
 from pathlib import Path
