@@ -1,6 +1,8 @@
 """What is refused: every row ends in one sentence that names the argument or field, and where there is one the remedy.
 
 Rows of other subjects belong here too: ``"words of the message": call``.
+
+Not public: `load_kernels` fails here, for what is refused begins no work.
 """
 
 from __future__ import annotations
