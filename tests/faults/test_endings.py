@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -19,23 +18,6 @@ import attnphase as ap
 from attnphase.cli.commands import main
 
 MODULE = [sys.executable, "-m", "attnphase"]
-WHEN_LOADED = """
-import os, signal, sys
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, {begin})
-signal.signal(signal.SIGINT, {first})
-import attnphase.__main__ as process
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
-            sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.{number})
-
-sys.meta_path.insert(0, Finder())
-sys.argv[1:] = {arguments!r}
-process.main()
-"""
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
@@ -56,33 +38,6 @@ def test_a_reader_who_leaves_early_ends_it_quietly():
     os.close(writer)
     assert done.returncode != 0
     assert done.stderr == b""
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-def test_output_that_cannot_be_written_is_told():
-    with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run([*MODULE, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "attnphase: error: standard output cannot be written: No space left on device.\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "module", "arguments", "ignored", "code", "errors"),
-    [
-        ("SIGINT", "attnphase.cli.commands", ["--version"], False, 130, "attnphase: interrupted."),
-        ("SIGINT", "numpy", ["derive"], False, 130, "attnphase: interrupted."),
-        ("SIGINT", "attnphase.cli.commands", ["--version"], True, 0, ""),
-        ("SIGTERM", "attnphase.cli.commands", ["--version"], True, 0, ""),
-    ],
-    ids=["while the command line is loaded", "while packages are loaded", "Ctrl-C is ignored", "SIGTERM is ignored"],
-)
-def test_ctrl_c_while_modules_are_loaded(number, module, arguments, ignored, code, errors):
-    first = "signal.SIG_IGN" if ignored else "signal.default_int_handler"
-    begin = "signal.SIG_IGN" if ignored else "signal.SIG_DFL"
-    script = WHEN_LOADED.format(number=number, module=module, arguments=arguments, begin=begin, first=first)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) == (code, errors)
-    assert bool(done.stdout) == (code == 0)
 
 
 @pytest.mark.parametrize(
@@ -109,20 +64,6 @@ def test_every_end_is_a_sentence_and_a_fault_has_a_traceback(monkeypatch, error,
     assert bool(lines) == (code == 70)  # the traceback
 
 
-def test_sentences_are_short_and_printable():
-    told = run("derive", f"{'x' * 200}\x1b[31m\n{'y' * 3000}", code=2).stderr
-    assert len(told) < 700
-    assert told.count("\n") == 1
-    assert "\x1b" not in told
-
-
-def test_names_of_files_may_be_no_utf8(tmp_path):
-    """The history of a dataset has the command line."""
-    arguments = ["bayes-optimal", "--alpha", "0.3", "--max-nodes", "512", "--quiet", "--allow-unconverged", "-o"]
-    subprocess.run([*MODULE, *arguments, b"\xfe.nc"], cwd=tmp_path, check=True)
-    assert ap.load_dataset(tmp_path / "\udcfe.nc").attrs["history"].endswith("-o '\\udcfe.nc'")
-
-
 def test_what_code_of_the_users_own_prints_is_no_result(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "prints.py").write_text(
@@ -133,18 +74,6 @@ def test_what_code_of_the_users_own_prints_is_no_result(monkeypatch, tmp_path, c
     assert captured.out == ""
     assert "of a module" in captured.err
     assert "of a function" in captured.err
-
-
-@pytest.mark.parametrize("dangling", [True, False])
-def test_an_output_that_is_a_link_is_written_through(tmp_path, dangling):
-    target, link = tmp_path / "target.toml", tmp_path / "link.toml"
-    link.symlink_to("target.toml")
-    if not dangling:
-        target.write_text("before")
-        assert "the file exists" in run("init", "-o", link, code=2).stderr
-    run("init", "-o", link, "--force")
-    assert link.is_symlink()
-    assert ap.load_problem(target) == ap.load_problem(link)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -5,16 +5,13 @@ Not public: `intact_folder` and `compile_package`, for a model takes ten seconds
 
 from __future__ import annotations
 
-import grp
 import multiprocessing
 import os
-import pwd
 import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -76,12 +73,9 @@ def refusal():
 
 DAMAGE = {
     "a file is cut": lambda folder: (folder / "code" / "machine").write_text("wh"),
-    "a letter is another one": lambda folder: (folder / "code" / "machine").write_text("whale"),
     "a file is missing": lambda folder: (folder / "source.py").unlink(),
     "a file is added": lambda folder: (folder / "evil.py").write_text("raise SystemExit(3)"),
-    "the manifest is missing": lambda folder: (folder / "manifest.json").unlink(),
     "the manifest is no JSON": lambda folder: (folder / "manifest.json").write_text("{not json"),
-    "the manifest has no end": lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
     "the folder is a link": lambda folder: folder.symlink_to(folder.rename(folder.with_name("elsewhere"))),
     "the folder may be written to": lambda folder: folder.chmod(0o770),
     "a file may be written to": lambda folder: (folder / "source.py").chmod(0o666),
@@ -99,7 +93,7 @@ def test_a_kernel_is_built_again_if(damage):
     assert not folder.is_symlink()
 
 
-@pytest.mark.parametrize("what", [".", "source.py", "code/machine"])
+@pytest.mark.parametrize("what", [".", "code/machine"])
 def test_a_kernel_of_somebody_else_is_built_again(give_away, what):
     """With a manifest that fits: what is checked is who wrote it."""
     folder, _ = built()
@@ -117,87 +111,35 @@ def test_what_is_built_under_a_loose_umask_is_nobody_elses(cache):
     assert [stat.S_IMODE(path.stat().st_mode) for path in (cache, *cache.parents[:2])] == [0o700] * 3
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720, 0o702])
-def test_a_cache_that_others_could_have_written_to_is_not_made_private_and_trusted(mode):
+def test_a_cache_that_others_could_have_written_to_is_refused_and_not_made_private(cache):
     folder = cache_directory()
-    folder.chmod(mode)
-    assert f"{folder}: others could have written to it" in refusal()
-    assert stat.S_IMODE(folder.stat().st_mode) == mode
-
-
-@pytest.mark.parametrize("level", [0, 1, 2], ids=["cache", "folder above", "home"])
-def test_a_cache_of_somebody_else_is_refused(give_away, level):
-    folder = cache_directory()
-    owned = (folder, *folder.parents)[level]
-    give_away(owned)
-    assert f"{'it' if level == 0 else owned} belongs to another user (number {ANOTHER})" in refusal()
-
-
-def test_nothing_is_made_in_a_folder_of_somebody_else(cache, give_away):
-    home = cache.parents[1]
-    home.mkdir()
-    give_away(home)
-    refusal()
-    assert not any(home.iterdir())
-
-
-@pytest.mark.parametrize("through", ["path", "link"])
-def test_a_cache_in_a_folder_that_others_may_write_to_is_refused(tmp_path, monkeypatch, cache, through):
-    folder = cache_directory()
-    if through == "link":
-        (tmp_path / "link").symlink_to(cache.parent)
-        monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / "link"))
-        assert cache_directory() == folder
+    for mode in (0o777, 0o1777, 0o720):
+        folder.chmod(mode)
+        assert f"{folder}: others could have written to it" in refusal()
+        assert stat.S_IMODE(folder.stat().st_mode) == mode
+    folder.chmod(0o700)
     shared = cache.parents[1]
     shared.chmod(0o777)
     assert f"others may write to {shared}" in refusal()
-    assert f"run chmod go-w {shared}" in refusal()
     shared.chmod(0o1777)  # nobody renames another's folder there, as in /tmp
     assert cache_directory() == folder
 
 
-@pytest.mark.parametrize(
-    ("group", "members", "other", "private"),
-    [
-        ("ana", [], 0, True),
-        ("ana", ["ana"], 0, True),
-        ("ana", ["ana", "bo"], 0, False),
-        ("physics", [], 0, False),
-        ("ana", [], 1, False),
-    ],
-)
-def test_only_a_group_of_ones_own_may_write_to_the_folders_above(monkeypatch, cache, group, members, other, private):
-    folder = cache_directory()
-    own = folder.stat().st_gid + other
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="ana", pw_gid=own))
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name=group, gr_mem=members))
-    cache.parents[1].chmod(0o775)  # what mkdir makes under the umask 002
-    if private:
-        assert cache_directory() == folder
-        folder.chmod(0o770)  # this folder must be the user's alone in any case
-    refusal()
+@pytest.mark.parametrize("level", [0, 2], ids=["cache", "home"])
+def test_a_cache_of_somebody_else_is_refused(give_away, level):
+    owned = (cache_directory(), *cache_directory().parents)[level]
+    give_away(owned)
+    assert f"{'it' if level == 0 else owned} belongs to another user (number {ANOTHER})" in refusal()
 
 
-@pytest.mark.parametrize("place", ["a file", "links in a circle", "no home"])
+@pytest.mark.parametrize("place", ["a file", "links in a circle"])
 def test_a_cache_that_cannot_be_made_is_replaced_for_the_run(tmp_path, monkeypatch, place):
-    """No home, as ``docker run --user 54321`` has it: neither HOME nor an entry in the list of users."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "a file").touch()
     (tmp_path / "links in a circle").symlink_to("links in a circle")
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / place))
-    if place == "no home":
-
-        def unknown(uid):
-            raise KeyError(f"getpwuid(): uid not found: {uid}")
-
-        for name in ("HOME", "XDG_CACHE_HOME", "ATTNPHASE_CACHE_DIR"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(pwd, "getpwuid", unknown)
-    before = {*tmp_path.iterdir()}
     with pytest.warns(UserWarning, match=r"kernel cache .* is not usable \(.*\): compiling into"):
         folder = cache_directory()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert {*tmp_path.iterdir()} == before  # no folder of the name ~
 
 
 def test_what_a_killed_compilation_left_is_replaced(cache):
@@ -206,16 +148,6 @@ def test_what_a_killed_compilation_left_is_replaced(cache):
     folder, _ = built()
     assert [path.name for path in cache.iterdir() if path.is_dir()] == ["k0aaa"]
     assert not (folder / "half.py").exists()
-
-
-def test_a_full_disk_is_named(cache):
-    def full(folder):
-        raise OSError(28, "No space left on device")
-
-    told = rf"^kernel cache {cache}: .*No space left on device.* ATTNPHASE_CACHE_DIR"
-    with pytest.raises(CacheError, match=told), intact_folder("k0aaa", full):
-        pass
-    assert built()[1] == "whole"
 
 
 def build_in_process(barrier, place):

@@ -22,9 +22,6 @@ GRID = ("sweep", "--set", "integration.rule=sobol", "--set", "integration.nodes=
 GRID += ("--branch", "semantic", "--no-stability", "--no-identity", "--omega", "0.1,0.13,0.16")
 ALL = "--allow-unconverged"
 SWEEP = (*GRID, "--workers", "1", "-o", "out.nc", ALL)
-PLAN = (*GRID, "--plan", "1", "-o", "run")
-BLOCK = ("sweep", "--block", "1", "run", "--workers", "1", ALL)
-MERGE = ("sweep", "--merge", "run", "-o", "out.nc", ALL)
 RUNS = ("simulate", "--alpha", "2.1", "--start", "semantic", "--start", "positional", "--dimension", "20")
 RUNS += ("--seeds", "2", "--optimizer", "gd", "--steps", "9", "--test-samples", "9")
 LIMITS = ("bayes-optimal", "--alpha", "0.27,0.36", "--vary", "teacher.omega=0.2,0.45", "--start", "uninformed")
@@ -40,49 +37,31 @@ class Store:
     """
 
     command: tuple[str, ...]
-    again: tuple[tuple[str, ...], ...]
+    again: tuple[str, ...]
     parts: str
     after: int
     known: str
-    busy: str
+    busy: str | None
     other: tuple[str, ...]
     foreign: str
-    before: tuple[tuple[str, ...], ...] = ()
-
-
-def of_sweep(command, again, busy, other, parts="out.nc.parts/line-*.nc", after=3, before=(), foreign=""):
-    foreign = foreign or "belong to another sweep: teacher.omega was 0.1:0.16:3 and is 0.1, 0.22 now"
-    return Store(command, again, parts, after, "2 of 3 lines are finished already", busy, other, foreign, before)
 
 
 def of_checkpoint(command, known, busy, other, foreign):
     command = (*command, "-o", "out.nc", ALL)
     known = f"going on from this checkpoint ({known})"
-    return Store(command, (command,), "out.nc.checkpoint", 1, known, busy, (*command, *other), foreign)
+    return Store(command, command, "out.nc.checkpoint", 1, known, busy, (*command, *other), foreign)
 
 
 STORES = {
-    "sweep": of_sweep(
+    "sweep": Store(
         SWEEP,
-        ((*SWEEP, "--resume"),),
+        (*SWEEP, "--resume"),
+        "out.nc.parts/line-*.nc",
+        3,
+        "2 of 3 lines are finished already",
         "another sweep writes to this folder; wait for it",
         (*SWEEP, "--omega", "0.1,0.22", "--resume"),
-    ),
-    "share": of_sweep(
-        (*SWEEP, "--shard", "1/1"),
-        ((*SWEEP, "--shard", "1/1"), (*SWEEP, "--resume")),
-        "share 1 of 1 of a sweep writes to this folder; wait for it",
-        (*SWEEP, "--omega", "0.1,0.22", "--shard", "1/1"),
-    ),
-    "block": of_sweep(
-        BLOCK,
-        (BLOCK, MERGE),
-        None,
-        (*GRID, "--plan", "2", "-o", "run"),
-        "run/line-*.nc",
-        2,
-        (PLAN,),
-        "another plan is there; use --force",
+        "belong to another sweep: teacher.omega was 0.1:0.16:3 and is 0.1, 0.22 now",
     ),
     "training runs": of_checkpoint(
         RUNS, "2 runs are done", None, ("--seed", "3"), "belongs to other training runs, with another seed"
@@ -129,7 +108,7 @@ def undisturbed(tmp_path_factory):
         if name not in found:
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(tmp_path_factory.mktemp("undisturbed"))
-                said(*STORES[name].before, STORES[name].command, *STORES[name].again[1:])
+                said(STORES[name].command)
                 found[name] = ap.load_dataset("out.nc")
         return found[name]
 
@@ -138,10 +117,9 @@ def undisturbed(tmp_path_factory):
 
 def goes_on(store, expected):
     """The commands that go on end with the numbers of a command left alone, and leave neither parts nor locks."""
-    errors = said(*store.again)
+    errors = said(store.again)
     xr.testing.assert_identical(ap.load_dataset("out.nc").drop_attrs(), expected.drop_attrs())
-    assert {path.name for path in Path().glob("[!.]*")} <= {"out.nc", "run"}
-    assert {path.suffix for path in Path().glob("run/*")} <= {".json", ".nc"}
+    assert {path.name for path in Path().glob("[!.]*")} <= {"out.nc"}
     return errors
 
 
@@ -154,7 +132,6 @@ def stopped(store, monkeypatch, how):
         if len(count) > store.after:
             how()
 
-    said(*store.before)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", stopping)
         return run(*store.command, code=130 if how is interrupt else 2).stderr
@@ -171,11 +148,10 @@ def full():
 @each
 def test_a_killed_command_goes_on_to_the_same_numbers_and_shares_its_store_with_nobody(name, undisturbed):
     store, expected = STORES[name], undisturbed(name)
-    said(*store.before)
 
     def meanwhile():
         if store.busy:
-            assert store.busy in said(*(store.again[-1:] if name == "share" else store.again), code=2)
+            assert store.busy in said(store.again, code=2)
 
     code, _ = ended(signal.SIGKILL, "os:fsync", store.after + 1, store.command, meanwhile)
     assert code == -signal.SIGKILL
@@ -213,29 +189,19 @@ def one_bit(path):
     path.write_bytes(content)
 
 
-def another_part(path):
-    """Under the name of this one."""
-    path.write_bytes(max(path.parent.glob(path.name[:5] + "*")).read_bytes())
-
-
 @each
-@pytest.mark.parametrize("damage", [cut, one_bit, another_part], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", [cut, one_bit], ids=lambda damage: damage.__name__)
 def test_a_damaged_part_is_found_again_or_refused_by_its_name(name, damage, undisturbed, monkeypatch):
     store = STORES[name]
     part = store.parts.endswith(".checkpoint")
-    if damage is another_part and part:
-        pytest.skip("a checkpoint is one file")
     stopped(store, monkeypatch, interrupt)
     path = min(Path().glob(store.parts))
     damage(path)
     content = path.read_bytes()
     if part:
-        assert f"{path}: this is not a checkpoint of {name}, or it is damaged" in said(*store.again, code=2)
+        assert f"{path}: this is not a checkpoint of {name}, or it is damaged" in said(store.again, code=2)
         assert path.read_bytes() == content
     else:
-        if name == "block":
-            refused = said(MERGE, code=2)
-            assert f"block 1 of 1 cannot be used, the first since {path}: " in refused
         assert f"a finished line is computed again: {path}" in goes_on(store, undisturbed(name))
 
 
@@ -252,10 +218,8 @@ def test_another_task_is_refused_by_what_differs_and_its_parts_stay(name, monkey
 def test_files_of_the_users_own_stay(name):
     """Under the name of the output, beside parts, and where a checkpoint would be."""
     store, mine = STORES[name], b"mine"
-    said(*store.before)
     Path("out.nc").write_bytes(mine)
-    writer = store.again[-1] if name in ("share", "block") else store.command
-    assert "--force" in said(writer, code=2)
+    assert "--force" in said(store.command, code=2)
     assert Path("out.nc").read_bytes() == mine
     Path("out.nc").unlink()
     own = Path(store.parts).with_name("notes.txt") if "*" in store.parts else Path(store.parts)

@@ -21,7 +21,6 @@ import xarray as xr
 from command import run
 
 import attnphase as ap
-from attnphase import figures
 from attnphase.data.reading import problem_of
 from attnphase.errors import CompareError, DatasetError, ExperimentError, ProblemError
 
@@ -105,13 +104,6 @@ def test_no_reader_imports_what_a_dataset_names(planted, found, field, fits):
     assert not planted()
 
 
-def test_a_figure_imports_nothing(planted, found):
-    ap.save_dataset(naming(found["points"], "student.score"), "points.nc")
-    for figure in ("fig2", "fig3"):
-        run("figure", figure, "--data", "points.nc", "-o", f"{figure}.png", "--quiet")
-    assert not planted()
-
-
 def test_a_sweep_imports_nothing_that_its_finished_lines_name(planted, found, monkeypatch):
     """Lines of another's problem, put where the sweep keeps its own."""
     grid = {"alpha": [1.1], "omega": [0.2, 0.3], "branch": "semantic", "workers": 1, "settings": SETTINGS}
@@ -126,15 +118,6 @@ def test_a_sweep_imports_nothing_that_its_finished_lines_name(planted, found, mo
     ap.run_block("run", 1, workers=1)
     xr.testing.assert_equal(ap.merge_blocks("run"), whole)
     assert not planted()
-
-
-def test_the_hash_is_compared_before_the_problem_is_read(found):
-    """Its text may be anything."""
-    for text in ("this is no TOML", "x = " + "[" * 10**5):
-        with pytest.raises(DatasetError, match='"problem_hash" does not belong'):
-            ap.validate_dataset(rewritten(found["points"], text, "0123456789abcdef"))
-        with pytest.raises(DatasetError, match='"problem" is not a problem'):
-            ap.validate_dataset(rewritten(found["points"], text))
 
 
 @pytest.mark.parametrize("name", ["atoms.csv", "/dev/zero"])
@@ -175,16 +158,6 @@ def test_a_checkpoint_runs_nothing(planted):
         with pytest.raises(ExperimentError, match=r"is not a checkpoint of training runs, or it is damaged; remove it"):
             ap.simulate(PAPER, 1.1, dimension=20, checkpoint="a.checkpoint")
     assert not planted()
-
-
-def test_labels_from_data_are_no_tex(monkeypatch, found):
-    """TeX reads and writes files; the user's own settings may ask for it."""
-    from matplotlib import rcParams
-
-    monkeypatch.setitem(rcParams, "text.usetex", True)
-    texts = [text for ax in figures.fig2(found["points"]).axes for text in (ax.xaxis.label, ax.yaxis.label, ax.title)]
-    assert texts
-    assert not any(text.get_usetex() for text in texts)
 
 
 @each
@@ -232,28 +205,13 @@ HANGING = {
 
 
 @pytest.mark.parametrize("place", HANGING)
-@pytest.mark.parametrize(
-    "command", ["figure fig2 --data own.nc -o own.png", "compare own.nc own.nc", "sweep --alpha 1 -o own.nc --resume"]
-)
-def test_a_formula_of_data_that_hangs_is_refused_at_once(tmp_path, monkeypatch, found, place, command):
+def test_a_formula_of_data_that_hangs_is_refused_at_once(tmp_path, monkeypatch, found, place):
     monkeypatch.chdir(tmp_path)
     rewritten(found["points"], found["points"].attrs["problem"].replace(*HANGING[place])).to_netcdf("own.nc")
-    told = run(*command.split(), code=2).stderr
+    told = run("compare", "own.nc", "own.nc", code=2).stderr
     assert 'own.nc: global attribute "problem" is not a problem: ' in told
     assert "more than 8 functions and powers" in told
     assert [path.name for path in tmp_path.iterdir()] == ["own.nc"]
-
-
-@pytest.mark.usefixtures("own_scores")
-def test_datasets_of_registered_scores_are_read_without_them(found):
-    from derivations.models.scores import SCORES
-
-    ap.register_score("halved", lambda logits: [z / 2 for z in logits])
-    ds = changed(found["points"], {"student.score": "halved"})
-    del SCORES["halved"]
-    ap.validate_dataset(ds)
-    with pytest.raises(ProblemError, match='there is no score "halved"'):
-        ap.solve(problem_of(ds), 1.1)
 
 
 def test_a_comparison_takes_the_users_own_problem(planted, found):

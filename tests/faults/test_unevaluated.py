@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-import warnings
 
-import numpy as np
 import pytest
 import xarray as xr
 from command import run
@@ -14,7 +11,6 @@ from models import model
 
 import attnphase as ap
 from attnphase.errors import DatasetError
-from attnphase.figures import fig2, fig3
 
 FEW = {"integration.rule": "sobol", "integration.nodes": 16}
 SETTINGS = ap.SolverSettings(stability=False, identity=False, tolerance=0.3, max_maps=9)
@@ -67,24 +63,6 @@ def test_only_a_point_without_a_residual_may_be_without_numbers(points):
     ):
         with pytest.raises(DatasetError, match='variable "q" is NaN'):
             ap.validate_dataset(claimed)
-
-
-def test_figures_leave_out_points_without_numbers():
-    settings = ap.SolverSettings(stability=False, identity=False)
-    ds = ap.sweep(ap.Problem().with_fields(FEW), [0.3, 0.9, 2.2], [0.2, 0.4], workers=1, settings=settings)
-    for lost in (0.4, slice(None)):
-        place = {"omega": lost, "alpha": slice(None)}
-        for name in ds.data_vars:
-            if ds[name].dtype.kind == "f":
-                ds[name].loc[place] = np.nan
-        ds["status"].loc[place] = ds["status"].attrs["flag_meanings"].split().index("left_domain")
-        ap.validate_dataset(ds)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for figure in (fig2(ds, at={"omega": 0.2}), fig3(ds)):
-                figure.savefig(io.BytesIO(), format="png", dpi=20)
-        if lost == 0.4:  # of nothing there is no page
-            assert ap.explore(ds).html
 
 
 def test_a_trained_parameter_without_a_minimum_is_named(tmp_path):

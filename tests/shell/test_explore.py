@@ -1,11 +1,9 @@
-"""The interactive page holds the file's numbers, and a browser shows them."""
+"""The interactive page holds the file's numbers, and asks no network."""
 
 import base64
 import gzip
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from command import run
 import attnphase as ap
 
 ROOT = Path(__file__).parents[2]
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OMEGAS = [0.1, 0.35, 0.47]
 
 
@@ -101,46 +98,3 @@ def test_a_page_asks_no_network_for_anything_and_words_of_a_dataset_stay_words(g
     assert not re.search(r"\b(?:fetch|XMLHttpRequest|import)\(", part(r"<script>(.*?)</script>", page))
     assert "<script>alert" not in page
     assert held(page)[1]["title"] == title
-
-
-ACTING = """<script>
-const said = [];
-for (const kind of ["error", "unhandledrejection", "securitypolicyviolation"])
-  addEventListener(kind, (event) => said.push(String(event.reason ?? event.message ?? event.blockedURI)));
-const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-const state = () => ({ chosen: document.getElementById("said").textContent,
-  curves: document.getElementById("curves").data.map((trace) => [...(trace.y ?? [])]) });
-async function act() {
-  for (let i = 0; i < 200 && document.body.dataset.ready !== "yes"; i++) await wait(50);
-  const map = document.getElementById("map"), { xaxis, yaxis } = map._fullLayout, heat = map.data[0];
-  const layer = map.querySelector(".nsewdrag"), frame = layer.getBoundingClientRect();
-  const result = { said, before: state() };
-  for (const kind of ["mousemove", "mousedown", "mouseup", "click"]) {
-    layer.dispatchEvent(new MouseEvent(kind, { bubbles: true,
-      clientX: frame.left + xaxis.d2p(heat.x[3]), clientY: frame.top + yaxis.d2p(heat.y[0]) }));
-    await wait(200);
-  }
-  result.clicked = state();
-  const element = Object.assign(document.createElement("pre"), { id: "result", textContent: JSON.stringify(result) });
-  document.body.append(element);
-}
-act();
-</script></body>"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: apt-get install chromium")
-def test_a_browser_shows_the_files_numbers_at_the_point_that_is_clicked(grid, tmp_path):
-    (tmp_path / "page.html").write_text(ap.explore(grid).html.replace("</body>", ACTING))
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    options += ["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,1000", "--virtual-time-budget=30000"]
-    page = (tmp_path / "page.html").as_uri()
-    shown = subprocess.run([str(BROWSER), *options, "--dump-dom", page], capture_output=True, text=True, check=True)
-    result = json.loads(part(r'<pre id="result">(.*?)</pre>', shown.stdout).replace("&gt;", ">").replace("&amp;", "&"))
-    assert result["said"] == []
-    there = grid.sel(alpha=2.3, omega=0.1)["training_loss"]
-    chosen = result["clicked"]["chosen"]
-    assert {"α = 2.3", "ω = 0.1"} <= set(re.split(r", |: ", chosen))
-    number = float(part(r"training_loss = ([\d.]+)", chosen))
-    assert min(abs(number - there.to_numpy())) < 2e-3
-    assert result["clicked"]["curves"] != result["before"]["curves"]

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from by_formula import ALPHAS, points, stretched
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import to_rgb
 from matplotlib.contour import ContourSet
-from models import model
 
 import attnphase as ap
 from attnphase.figures import fig2, fig3, fig9, gap_figure, limits_figure
@@ -102,26 +100,6 @@ def test_an_omega_that_the_dataset_has_not_is_refused():
         fig2(ds, omega=0.5, at={"sigma": 0.45})
 
 
-@pytest.mark.parametrize(
-    ("fields", "shown"),
-    [({}, True), ({"integration.seed": 3}, True), ({"tokens.sigma": 0.6}, False), ({"teacher.omega": 0.2}, False)],
-    ids=["the paper's problem", "integrated otherwise", "other tokens", "another teacher"],
-)
-def test_published_runs_stand_beside_their_own_problem_alone(fields, shown):
-    ds, theirs = (
-        grid({}, problem=ap.Problem().with_fields(fields)),
-        ap.reference.read_reference("fig2_gradient_descent"),
-    )
-    for asked, there in ((None, shown), (not shown, not shown)):
-        figure = fig2(ds, experiments=asked)
-        bars = [container[0] for container in figure.axes[1].containers]
-        assert bool(bars) == any("gradient descent" in text for text in legend(figure)) == there
-        if bars:
-            rows = theirs[theirs["start"] == "positional"]
-            np.testing.assert_array_equal(bars[1].get_xdata(), rows["alpha"])
-            np.testing.assert_allclose(bars[1].get_ydata(), 1e3 * rows["test_error"])
-
-
 def test_overlaps_are_norms_over_columns_teachers_and_clusters_with_the_norm_of_their_errors():
     entries, errors = np.array([[0.3, 0.4], [0.0, 1.2]]), np.array([[0.03, 0.0], [0.04, 0.12]])
     ds = grid({}, problem=ap.Problem().with_fields({"student.rank": 2, "teacher.rank": 2}))
@@ -176,20 +154,6 @@ def test_a_map_is_over_alpha_and_the_field_with_the_overlap_of_the_branch_of_low
     figure.savefig(io.BytesIO(), format="png", dpi=20)
 
 
-def test_cells_of_a_logarithmic_axis_reach_half_way_to_their_neighbours_and_no_linear_predictor_is_left_out():
-    square = model("square", {"tokens.sigma": 0.5})
-    figure = fig3(grid({"regularizer.strength": [0.001, 0.01, 0.1]}, problem=square, linear_test_error=np.nan))
-    corners = mesh(figure, 0)[1]
-    assert (figure.axes[0].get_xscale(), figure.axes[0].get_yscale()) == ("linear", "log")
-    np.testing.assert_allclose(corners[:, 0, 1], 10 ** np.array([-3.5, -2.5, -1.5, -0.5]))
-    np.testing.assert_allclose(corners[0, :, 0], [0.125, 0.875, 1.625, 2.375])
-    lower = [
-        [min(loss(b, a, strength=s) for b in ("semantic", "positional")) for a in ALPHAS] for s in (0.001, 0.01, 0.1)
-    ]
-    np.testing.assert_allclose(mesh(figure, 1)[0], 500 * np.array(lower))
-    assert "linear" not in figure.axes[1].get_title()
-
-
 def test_the_line_of_a_crossing_is_where_the_losses_cross_with_a_band_of_its_error():
     """alpha sigma = 0.6; an error of 0.0004 in both losses is 0.0004 sqrt(2) / 0.004 in alpha sigma."""
     ds = grid({"tokens.sigma": [0.3, 0.45, 0.6, 0.75]}, np.linspace(0.5, 2, 16).tolist(), training_loss_stderr=0.0004)
@@ -204,20 +168,6 @@ def test_the_line_of_a_crossing_is_where_the_losses_cross_with_a_band_of_its_err
 
 
 # --- values of a field side by side, and published and other runs -----------------------------------------------------
-
-
-def test_every_value_has_its_lightness_and_every_branch_its_dashes():
-    ds = grid({"tokens.sigma": [0.3, 0.6], "teacher.score": ["softmax", "linear"]})
-    (ax,) = fig9(ds, at={"teacher.score": "linear"}, quantity="training_loss").axes
-    colours = [handle.get_color() for handle in ax.get_legend().get_lines()]
-    assert np.diff([np.dot(to_rgb(colour), [0.3, 0.59, 0.11]) for colour in colours]) > 0.3
-    assert ax.get_ylabel().startswith(r"$10^{3}\,$")
-    for sigma, colour in zip([0.3, 0.6], colours, strict=True):
-        for branch, dashes in (("semantic", "-"), ("positional", "--")):
-            (line,) = (
-                x for x in ax.get_lines() if x.get_linestyle() == dashes and np.array_equal(x.get_color(), colour)
-            )
-            np.testing.assert_allclose(np.asarray(line.get_ydata()), [1e3 * loss(branch, a, sigma) for a in ALPHAS])
 
 
 def test_whatever_has_an_error_can_be_drawn_if_the_dataset_has_it():

@@ -84,18 +84,16 @@ def end(omega):
 
 
 class Solved:
-    """The lines that were solved; when none is left, Ctrl-C."""
+    """The lines that were solved."""
 
     def __init__(self, patch):
-        self.lines, self.left = [], float("inf")
+        self.lines = []
         self.base = points({}, [1.0], ["semantic"], training_loss_stderr=1e-5).isel(branch=0)
         patch.setattr(Line, "solve", lambda line, on_point=None: self.solve(line))
         patch.setattr("attnphase.sweeps.grid.kernels_for", lambda *_: None)
 
     def solve(self, line):
         """A line whose numbers follow from its places, what is not given here being the same everywhere."""
-        if len(self.lines) >= self.left:
-            raise KeyboardInterrupt
         self.lines.append(line)
         omega, alpha, semantic = line.problem.teacher.omega, np.array(line.alphas), line.branch == "semantic"
         merged = (alpha < begin(line.branch, omega)) | (not semantic and alpha > end(omega))
@@ -159,23 +157,3 @@ def test_an_axis_may_be_given_in_any_order_and_further_fields_are_refined_one_by
     ds = sweep([0.1, 0.4], fields={"teacher.score": ["softmax", "linear"]}, branch="semantic")
     assert ds["alpha_l"].dims == ("omega", "teacher_score")
     np.testing.assert_allclose(ds["alpha_l"], [2 * [alpha_l(0.1)], 2 * [alpha_l(0.4)]], rtol=1e-9)
-
-
-def test_an_interrupted_sweep_goes_on_with_the_same_rounds(solved, tmp_path):
-    output, few = tmp_path / "out.nc", [0.1, 0.25, 0.4]
-    expected = sweep(few)
-    count = len(solved.lines)
-    assert count > 2 * len({line.label for line in solved.lines}), "there are several rounds"
-    solved.lines.clear()
-    for solved.left in (5, count - 3):
-        with pytest.raises(KeyboardInterrupt):
-            sweep(few, output=output, resume=True)
-    solved.left = float("inf")
-    ds = sweep(few, output=output, resume=True)
-    assert len(solved.lines) == count
-    assert len({line.key for line in solved.lines}) == count
-    assert list(tmp_path.iterdir()) == [output]
-    xr.testing.assert_equal(ds, expected)
-    xr.testing.assert_identical(ap.load_dataset(output), ds)
-    with pytest.raises(ap.errors.DatasetError, match=r"holds another sweep: refine was True and is not set now"):
-        sweep(few, refine=False, output=output, resume=True)

@@ -3,10 +3,8 @@
 Not public: `fingerprint`, of expressions that no problem holds.
 """
 
-import os
 import pickle
 import re
-import subprocess
 import sys
 from itertools import combinations
 from types import ModuleType
@@ -140,18 +138,6 @@ def test_each_function_is_that_of_formulas(name):
     assert one.hash == other.hash
 
 
-def test_hashes_and_prints_do_not_depend_on_the_process():
-    code = (
-        "import attnphase as ap\nfrom attnphase import functions as fn\n"
-        "def loss(h, k, a=0.3): return (fn.tanh(a*h[0, 0]*h[1, 0]) - fn.softmax(h[:, 0] + k[:, 0])[0])**2\n"
-        "fields = {'loss.kind': 'expression', 'loss.expression': loss}\n"
-        "problem = ap.Problem().with_fields(fields)\nprint(problem.hash, problem.to_toml(), ap.derive(problem).python)"
-    )
-    run: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
-    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
-    assert len({subprocess.run([sys.executable, "-c", code], env=env, **run).stdout for env in environments}) == 1
-
-
 NAMES, ARRAYS = field_names(*Sizes(2, 2, 1).symbols())
 OWN = {name: Symbol(name, real=True) for name in "az"}
 ALIKE = [
@@ -176,12 +162,6 @@ label = (c[0] + 0.3*c[1])*sign(k0_0 - k1_0 + noise[0, 1])
 
 def read(text):
     return parse_formula(text, NAMES | OWN, ARRAYS)
-
-
-@pytest.mark.parametrize("pair", ALIKE, ids=[one for one, _ in ALIKE])
-def test_the_same_expression_has_the_same_fingerprint(pair):
-    one, other = map(read, pair)
-    assert fingerprint(one) == fingerprint(other)
 
 
 def test_other_expressions_have_other_fingerprints():
@@ -230,19 +210,6 @@ def test_formulas_registered_and_imported_scores_agree(monkeypatch):
     assert [entry.subs(dict(zip(z, point, strict=True))) for entry in values] == pytest.approx([*(point / 4)])
 
 
-def test_a_score_may_be_a_function():
-    def centred(logits):
-        shares = [z / (2 + sum(y**2 for y in logits)) for z in logits]
-        return [fn.tanh(0.3 * share) - sum(shares) for share in shares]
-
-    formulas = (
-        "tanh(0.3*z/(2 + sum(z**2))) - sum(z/(2 + sum(z**2)))",
-        "-sum((2 + sum(z*z))**(-1)*z) + tanh(z*0.3/(2 + sum(z**2)))",
-    )
-    problems = [ap.Problem().with_fields({"student.score": one, "teacher.score": one}) for one in (centred, *formulas)]
-    assert len({problem.hash for problem in problems}) == 1
-
-
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_are_shift_invariant_as_declared(name):
     score = SCORES[name]
@@ -277,14 +244,11 @@ REFUSED = {
     "branches": (lambda h, k: max(k[0, 0], h[0, 0]), "has no truth value for symbols"),
     "loops": (loops, "branches on h0_0 > 1 in x > 1"),
     "takes NumPy's function": (lambda h: np.exp(h).sum(), "take exp of attnphase.functions."),
-    "takes a comparison": (lambda h: h[0, 0] ** 2 * (h[0, 0] > 0), "takes a comparison for a number"),
     "asks for a sign": (lambda h, k: h[0, 0] * (1 if fn.sign(k[1, 0]) == 1 else -1), "for numbers it returns another"),
     "draws": (lambda h: RNG.normal() * h[0, 0], "for numbers it returns another value than for symbols"),
     "branches on clusters": (lambda h, c: (h[0, 0] - (2 if c[1] == 1 else 3)) ** 2, "for tokens in cluster 1"),
     "branches on some": (lambda h, c: h[0, 0] if c[0] == 0 and c[2] == 1 else h[1, 0], "in the clusters 0, 0, 1"),
     "broadcasts": (lambda h, k: ((h[:, 0] - k[:, :1]) ** 2).sum(), "of which NumPy makes a matrix of shape (3, 3)"),
-    "is an array": (lambda h: h, "it returns an array of shape (3, 2), but must return one number"),
-    "has an argument of its own": (lambda h, a: a * h[0, 0], 'its argument "a" is none of h, k, noise, c'),
 }  # fmt: skip
 
 
