@@ -125,16 +125,6 @@ def test_jumps_across_the_lines_leave_the_lemma_open():
     assert abs(float(ds.violation_alpha)) < 1e-3
 
 
-def test_points_of_chance_hold_within_their_errors():
-    """Few Sobol points: derivatives under other points, and errors that say so."""
-    points = [
-        point_of(by(PAPER.with_fields({"integration.seed": s}), "sobol"), 1.87, max_nodes=2**14) for s in (71, 72)
-    ]
-    for ds in points:
-        assert word(ds, "identities") == "hold"
-        assert all(abs(float(ds[name])) < 4 * float(ds[f"{name}_stderr"]) for name in NAMES)
-
-
 @pytest.mark.parametrize(
     ("problem", "branch", "alpha", "near"),
     [
