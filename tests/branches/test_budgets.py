@@ -7,19 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from solving import settings, size, solved, word
+from solving import size, solved, word
 
 import attnphase as ap
 
 AT_ONCE = 1e-9
 FEW = {"integration.rule": "sobol", "integration.nodes": 64}
 SOBOL = {"integration.rule": "sobol"}
-MIXTURE = {
-    "tokens.kind": "mixture",
-    "tokens.sigma": None,
-    "tokens.clusters": [[{"sigma": 0.52}, {"sigma": 0.61}], [{"sigma": 0.57}]],
-    "tokens.law": {"kind": "table", "table": [[0.58], [0.42]]},
-}
 
 pytestmark = pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 
@@ -57,10 +51,9 @@ def test_no_finer_rule_is_begun_once_all_maps_are_spent():
         (SOBOL, 0.81, "semantic", {"max_maps": 9}),
         (SOBOL, 1.63, "semantic", {"max_maps": 19}),  # it has lent its derivatives
         ({**FEW, "student.tied": False}, 1.72, "semantic", {"max_maps": 7}),
-        ({**FEW, **MIXTURE}, 1.72, "semantic", {"max_maps": 7}),
         ({"integration.standard_error": 1e-2}, 1.63, "all", {"max_maps": 5}),
     ],
-    ids=["a first map", "positional", "sobol", "derivatives", "untied", "mixture", "all branches"],
+    ids=["a first map", "positional", "sobol", "derivatives", "untied", "all branches"],
 )
 def test_a_solve_goes_on_from_where_another_was_ended(fields, alpha, branch, limit):
     problem = paper(**fields)
@@ -72,10 +65,3 @@ def test_a_solve_goes_on_from_where_another_was_ended(fields, alpha, branch, lim
     for name in ("q", "V", "m", "theta", "test_error", "training_loss"):
         assert_allclose(on[name], whole[name], rtol=1e-5, atol=1e-7, err_msg=name)
         assert_allclose(on[f"{name}_stderr"], whole[f"{name}_stderr"], rtol=0.05, atol=1e-8, err_msg=name)
-
-
-def test_a_point_with_derivatives_is_a_start_too():
-    early = ap.sensitivity(paper(**SOBOL), 1.9, "alpha", settings=settings(max_maps=19))
-    whole, on = (solved(paper(**SOBOL), 1.9, "semantic", start) for start in (None, early))
-    assert int(on.iterations) < int(whole.iterations)
-    assert_allclose(on.q, whole.q, rtol=1e-6)

@@ -1,6 +1,6 @@
-"""Curves through folds, and all solutions at one place: against closed forms, or another way.
+"""Curves through folds, and all solutions at one place, against another way.
 
-Not public: a curve with a closed form, and points of made-up errors, are given to no public function.
+Not public: points of made-up errors, and errors at a held order parameter.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ def test_errors_at_a_held_order_parameter_are_those_of_other_nodes():
         found.append((np.polyval(line, 0.113), np.mean([np.linalg.norm(one.held) for one in points])))
     values, errors = np.transpose(found)
     assert 0.5 < values.std(ddof=1) / np.sqrt((errors**2).mean()) < 2
-
-
-# --- curves of fixed points -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("omega", "seed"), [(0.35, 4), (0.3, 2)])
@@ -160,10 +157,7 @@ def test_a_curve_ends_where_the_weights_vanish():
 
 def test_exact_recovery_of_the_teacher_has_an_edge():
     """The smallest mean absolute deviation of labels next to no noise is the teacher, above some alpha."""
-    problem = model(
-        "kinks",
-        {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5},
-    )
+    problem = model("kinks", {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5})
     curve = ap.follow(problem, between=(0.4, 2.1), at=2.1, settings=settings())
     assert curve.attrs["ends"] == "at the edge of the exact recovery of the teacher, at the edge of the range"
 

@@ -105,11 +105,6 @@ def test_nodes_of_no_seed_claim_what_is_not_there(omega, nodes, alpha, branch, t
             assert abs(size(ds, order(branch)) - truth) <= 4 * size(ds, f"{order(branch)}_stderr")
 
 
-def test_nothing_is_decided_unasked():
-    assert word(solved(paper(0.33, 64), 1.7, "semantic", identity=False), "on_branch") == OPEN
-    assert word(solved(paper(0.33, 64), 1.7, "uninformed", identity=False), "on_branch") == ON
-
-
 # --- by what a point is judged ----------------------------------------------------------------------------------------
 
 

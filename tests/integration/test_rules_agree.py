@@ -9,40 +9,19 @@ from ridge import ridge_regression
 import attnphase as ap
 
 SETTINGS = ap.SolverSettings(**QUICK, max_nodes=2**17)
-QUANTITIES = [
-    "q",
-    "V",
-    "m",
-    "theta",
-    "q_hat",
-    "V_hat",
-    "m_hat",
-    "theta_hat",
-    "test_error",
-    "training_loss",
-    "weight_norm",
-]
+POINT = ("q", "V", "m", "theta")
+QUANTITIES = [*POINT, *(f"{name}_hat" for name in POINT), "test_error", "training_loss", "weight_norm"]
 COARSE = {"integration.standard_error": 3e-3}
-BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
+UNEVEN = {"teacher.noise": 0.011, "tokens.sigma": [0.5, 0.6], "integration.standard_error": 8e-3}
+BANDED = {"teacher.mixing": [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]], "positions.kind": "none"}
+OF_MEAN = CLUSTERS | {"tokens.mean_teacher": [[0.3]], "teacher.omega": 0.3}
 CASES = {
     "positional": (model("paper", {"teacher.omega": 0.31}), 1.24, "positional"),
     "semantic": (model("paper", {"teacher.omega": 0.28}), 1.6, "semantic"),
-    "uneven, noisy": (
-        model("noisy", {"teacher.noise": 0.011, "tokens.sigma": [0.5, 0.6], "integration.standard_error": 8e-3}),
-        2.5,
-        "semantic",
-    ),
+    "uneven, noisy": (model("noisy", UNEVEN), 2.5, "semantic"),
     "untied": (model("untied", {"teacher.omega": 0.3}), 2.2, "semantic"),
-    "three tokens": (
-        model("three tokens", {"teacher.omega": 0.5, "teacher.mixing": BANDED, "positions.kind": "none", **COARSE}),
-        1.7,
-        "semantic",
-    ),
-    "clusters": (
-        model("paper", CLUSTERS | {"tokens.mean_teacher": [[0.3]], "teacher.omega": 0.3, **COARSE}),
-        1.5,
-        "semantic",
-    ),
+    "three tokens": (model("three tokens", {"teacher.omega": 0.5, **BANDED, **COARSE}), 1.7, "semantic"),
+    "clusters": (model("paper", {**OF_MEAN, **COARSE}), 1.5, "semantic"),
 }
 
 
@@ -59,9 +38,9 @@ def test_lines_agree_with_scrambled_points(name):
         assert int(one["status"]) == 0
         assert (one["q_stderr"] <= 0.01 * np.abs(one["q"]).max()).all()
     one, other = found
-    for name in QUANTITIES:
-        spread = np.hypot(one[f"{name}_stderr"], other[f"{name}_stderr"])
-        assert (np.abs(one[name] - other[name]) <= 4 * spread + 1e-9).all(), name
+    for each in QUANTITIES:
+        spread = np.hypot(one[f"{each}_stderr"], other[f"{each}_stderr"])
+        assert (np.abs(one[each] - other[each]) <= 4 * spread + 1e-9).all(), each
 
 
 def test_points_take_over_from_lines_that_have_cost_as_much():

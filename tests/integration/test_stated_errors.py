@@ -128,15 +128,10 @@ class LinearMap:
 
     def measure(self, x):
         image = self.start + self.jacobian @ x + self.noise[:, :2]
-        one = np.ones((len(self.noise), 1, 1, 1))
-        values = {
-            "q": image[:, 0, None, None, None],
-            "V": one,
-            "m": one[..., 0],
-            "theta": image[:, 1, None, None, None],
-        }
+        one, (q, theta) = np.ones((len(self.noise), 1, 1, 1)), image.T[..., None, None, None]
         energy = 0.4 + (self.slope @ x).item() + self.noise[:, 2]
-        return values | {"test_error": energy, "training_loss": self.noise[:, 3]}
+        of_point = {"q": q, "V": one, "m": one[..., 0], "theta": theta}
+        return of_point | {"test_error": energy, "training_loss": self.noise[:, 3]}
 
     def solution(self):
         """The fixed point of the mean map, and what is measured at it."""

@@ -23,15 +23,10 @@ LOSSES = {
         lambda a, b, k, l: 2 * abs(a * b - k) + 0.6 * np.maximum(a**2 - l, 0) + 1.5 * np.cos(a - b),
     ),
     "four planes": (
-        "abs(h0_0 - k0_0) + 0.7*abs(h1_0 + 0.5*h0_0 - k1_0) + 0.6*abs(h0_0 - h1_0) + 0.5*abs(h0_0 + h1_0)"
-        " - 0.3*(h0_0 + h1_0)**2/(1 + (h0_0 + h1_0)**2)",
+        "abs(h0_0 - k0_0) + 0.7*abs(h1_0 - k1_0) + 0.6*abs(h0_0 - h1_0) + 0.5*abs(h0_0 + h1_0)"
+        " + 0.3/(1 + (h0_0 + h1_0)**2)",
         lambda a, b, k, l: (
-            abs(a - k)
-            + 0.7 * abs(b + 0.5 * a - l)
-            + 0.6 * abs(a - b)
-            + 0.5 * abs(a + b)
-            + 0.3 / (1 + (a + b) ** 2)
-            - 0.3
+            abs(a - k) + 0.7 * abs(b - l) + 0.6 * abs(a - b) + 0.5 * abs(a + b) + 0.3 / (1 + (a + b) ** 2)
         ),
     ),
 }

@@ -51,7 +51,13 @@ class Energy:
         return energies, pull + self.printed.gradients(*arguments)
 
 
-def assert_stationary(problem, count, variance):
+@pytest.mark.parametrize("variance", [1.0, 20.0])
+@pytest.mark.parametrize("name", [*COMPILED, *UNCOMPILED])
+def test_minima_are_stationary_in_the_printed_loss(name, variance, request):
+    """Both minima of a node, from every kind of start, with the loss and the residual that belong to the lowest."""
+    if name in UNCOMPILED:
+        request.getfixturevalue("uncompiled")
+    problem, count = (COMPILED | UNCOMPILED)[name], 200 if name in COMPILED else 12
     nodes, known = drawn(problem, count, 1, variance, 1 + variance / 20), None
     energy = Energy(problem, nodes)
     for starts in (Starts.COLD, Starts.FROM_ZERO, Starts.WARM, Starts.REFRESH):
@@ -72,20 +78,7 @@ def assert_stationary(problem, count, variance):
             known = found.minima
             several = (found.energies[:, 1] > found.energies[:, 0]).mean()
         nodes.centers[:] += 0.05  # the next ones begin at minima that are a little off
-    return several
-
-
-@pytest.mark.parametrize("variance", [1.0, 20.0])
-@pytest.mark.parametrize("name", COMPILED)
-def test_minima_are_stationary_in_the_printed_loss(name, variance):
-    """Both minima of a node, from every kind of start, with the loss and the residual that belong to the lowest."""
-    several = assert_stationary(COMPILED[name], 200, variance)
     assert several > 0.01 or variance == 1 or name not in ("paper", "untied", "linear", "three tokens")
-
-
-@pytest.mark.parametrize("name", UNCOMPILED)
-def test_minima_of_other_models_are_stationary_in_the_printed_loss(name, uncompiled):
-    assert_stationary(UNCOMPILED[name], 12, 20.0)
 
 
 def lowest_on_grids(energy, number, reach):
