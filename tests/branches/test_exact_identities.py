@@ -166,9 +166,6 @@ def test_few_points_that_meet_no_second_minimum_do_not_deny_it():
     assert np.isnan(float(ds.violation_V_hat))
 
 
-# --- what is wrong violates them --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rule", ["lines", "sobol"])
 @pytest.mark.parametrize(("name", "share"), [("V_hat", 0.84), ("theta_hat", 0.84), ("q_hat", 0.53)])
 def test_a_wrong_conjugate_is_caught(monkeypatch, rule, name, share):
@@ -231,9 +228,6 @@ def test_derivatives_of_afar_are_as_inexact_as_they_are_far():
     there, zero = np.array([0.3, 2.0]), np.zeros((2, 2))
     response = Response(zero, zero, np.ones(2), np.inf, point=there, inexact=1e-3)
     assert response.inexact_at(there + np.array([0.02, -0.1]), np.array([0.4, 10.0])) == pytest.approx(1e-3 + 0.05)
-
-
-# --- the verdict ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,6 @@ def test_every_tracked_iteration_searches_afresh(monkeypatch):
     assert seen == [Starts.COLD, Starts.REFRESH, Starts.REFRESH]
 
 
-# --- all branches -----------------------------------------------------------------------------------------------------
-
 QUICK: dict[str, Any] = {"outer": 8, "inner": 8, "settings": ap.SolverSettings(tolerance=1e-2, threads=1)}
 OF_BRANCHES = {
     "solve": lambda branch: ap.solve(FEW, 1.5, branch, settings=settings()),

@@ -105,9 +105,6 @@ def test_nodes_of_no_seed_claim_what_is_not_there(omega, nodes, alpha, branch, t
             assert abs(size(ds, order(branch)) - truth) <= 4 * size(ds, f"{order(branch)}_stderr")
 
 
-# --- by what a point is judged ----------------------------------------------------------------------------------------
-
-
 class Form:
     """A map of one odd coordinate, in place of a state evolution's."""
 

@@ -91,9 +91,6 @@ def test_the_training_loss_has_the_explicit_derivative_alone(problem):
     assert float(ds.d_training_loss) == pytest.approx(float(ds.weight_norm) / 2, rel=5e-5)
 
 
-# --- optima -----------------------------------------------------------------------------------------------------------
-
-
 def best(problem: ap.Problem, alpha: Any, between: tuple[float, float], field="regularizer.strength", **given) -> Any:
     coarse = problem.with_fields({"integration.standard_error": 3e-3})
     return ap.tune(coarse, alpha, field, between=between, settings=settings(), **given)
