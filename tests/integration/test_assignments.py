@@ -2,12 +2,18 @@
 
 The teacher's own weights have no loss, so that the minimum of the regularised risk is at most ``lambda |Q_star|^2/2d``,
 lambda with two columns: a bound that needs no solver.
+
+Not public: `traced`, which `thresholds` begins with.
 """
 
+import numpy as np
 import pytest
 from one_map import QUICK
 
 import attnphase as ap
+from attnphase.fixed_points.setting import Setting
+from attnphase.fixed_points.traced import traced
+from attnphase.processes.progress import silent
 
 SETTINGS = ap.SolverSettings(**QUICK)
 pytestmark = pytest.mark.long  # a model of its own
@@ -35,8 +41,7 @@ def modulated(second):
 @pytest.mark.parametrize("second", [0, 1])
 def test_the_assignment_of_lowest_loss_is_traced(second):
     problem = modulated(second)
-    best = ap.tune(problem, [4.3], between=(0.015, 0.018), metric="training_loss", settings=SETTINGS)
-    alone = ap.solve(problem.with_fields({"regularizer.strength": 0.015}), 4.3, settings=SETTINGS)
-    assert best["optimum"].item() == pytest.approx(0.015)
-    assert best["metric"].item() == pytest.approx(float(alone["training_loss"]), rel=1e-3)
-    assert best["metric"].item() < 0.015
+    parts = traced(Setting(problem, 4.3, "regularizer.strength"), "semantic", (0.015, 0.018), SETTINGS, silent)
+    loss = float(parts[-1].losses(np.log(0.018)))
+    assert loss == pytest.approx(float(ap.solve(problem, 4.3, settings=SETTINGS)["training_loss"]), rel=1e-3)
+    assert loss < 0.018
