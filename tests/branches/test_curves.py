@@ -1,88 +1,23 @@
-"""Curves through folds, and all solutions at one place: against closed forms, or another way.
+"""Curves through folds, and all solutions at one place, against another way.
 
-Not public: a curve with a closed form, and points of made-up errors, are given to no public function.
+Not public: points of made-up errors, and errors at a held order parameter.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from models import model
-from scipy import optimize
 from solving import settings, size, solved
 
 import attnphase as ap
 from attnphase.fixed_points.continuation import Followed, _with_turns, follow_field
 from attnphase.fixed_points.setting import Setting
-from attnphase.solvers.arclength import Steps, corrected, tangent_of, trace
 
 COARSE = ap.Problem.paper(omega=0.27).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
 EDGES = "at the edge of the range, at the edge of the range"
-
-
-@dataclass
-class Cubic:
-    """``p = x^3 - a x`` and ``y = x p``: folds at ``x = -+(a/3)^(1/2)``."""
-
-    a: float = 1.3
-    jump: float = 0.0  # of the first function at x = 0.1, as where a node changes its minimum
-    hidden: float = 0.0  # of the first function as long as nobody looks with care
-
-    def quick(self, place):
-        x, y, p = place
-        return np.array([p - x**3 + self.a * x + (self.jump if x < 0.1 else 0.0) + self.hidden, x * p - y])
-
-    def careful(self, place):
-        self.hidden = 0.0
-        return self.quick(place)
-
-    def derivative(self, place):
-        x, _, p = place
-        return np.array([[self.a - 3 * x**2, 0.0, 1.0], [p, -1.0, x]])
-
-
-def on_cubic(x, a=1.3):
-    p = x**3 - a * x
-    return np.array([x, x * p, p])
-
-
-def test_a_curve_goes_through_its_folds():
-    curve, points = Cubic(), []
-    for one in trace(curve, on_cubic(1.4), np.array([0.0, 0.0, -1.0]), Steps(largest=0.05, most=120)):
-        one.jacobian = curve.derivative(one.place)
-        one.tangent = tangent_of(one.jacobian, one.tangent)
-        points.append(one)
-    x, y, p = np.array([one.place for one in points]).T
-    assert x.min() < -1.2
-    np.testing.assert_allclose(p, x**3 - 1.3 * x, atol=1e-7)
-    np.testing.assert_allclose(y, x * p, atol=1e-7)
-    made = np.diff([one.place for one in points], axis=0)
-    assert ((made[1:] * made[:-1]).sum(axis=1) > 0).all()
-    turns = np.flatnonzero(np.diff(np.sign(np.diff(p))))
-    fold = np.sqrt(1.3 / 3)
-    assert np.abs(x[turns + 1] - [fold, -fold]).max() < 0.05
-    # dp/dx has its sign from the tangent, on either side of each fold
-    slopes, away = np.array([one.tangent[-1] / one.tangent[0] for one in points]), np.abs(np.abs(x) - fold) > 1e-3
-    assert (np.sign(slopes[away]) == np.sign(3 * x[away] ** 2 - 1.3)).all()
-
-
-def test_every_place_is_looked_at_with_care():
-    """What is known from the place before may be of a minimum that is not the lowest any more."""
-    curve, start = Cubic(hidden=0.3), on_cubic(1.4)
-    end = corrected(curve, start + 0.03, np.array([0.0, 0.0, 1.0]), curve.derivative(start), 1e-9)
-    assert end.residual < 1e-9
-    x = optimize.brentq(lambda x: x**3 - 1.3 * x - end.place[2], 1, 2)
-    np.testing.assert_allclose(end.place, on_cubic(x), atol=1e-7)
-
-
-def test_a_jump_over_zero_is_passed():
-    curve = Cubic(jump=0.01)
-    places = [one.place for one in trace(curve, on_cubic(0.6), np.array([-1.0, 0, 0]), Steps(loose=0.02, most=200))]
-    assert min(place[0] for place in places) < -1.0
-    assert all(np.abs(curve.quick(place)).max() < 1e-8 for place in places if abs(place[0] - 0.1) > 0.02)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +50,6 @@ def test_errors_at_a_held_order_parameter_are_those_of_other_nodes():
         found.append((np.polyval(line, 0.113), np.mean([np.linalg.norm(one.held) for one in points])))
     values, errors = np.transpose(found)
     assert 0.5 < values.std(ddof=1) / np.sqrt((errors**2).mean()) < 2
-
-
-# --- curves of fixed points -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("omega", "seed"), [(0.35, 4), (0.3, 2)])
@@ -207,46 +139,6 @@ def test_points_by_lines_are_those_of_solves_by_other_nodes(field, between, at, 
             assert size(one - alone, name) < 3.5 * error, name
 
 
-@pytest.mark.parametrize(
-    ("problem", "branch", "searched"),
-    [
-        (model("rank 2", {"teacher.omega": 0.3}), "mixed", True),
-        (
-            COARSE.with_fields(
-                {
-                    "tokens.kind": "mixture",
-                    "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}],
-                    "tokens.law": {"kind": "same", "probability": 0.8},
-                }
-            ),
-            "positional",
-            False,  # it takes too long
-        ),
-        (model("three tokens"), "semantic", True),
-    ],
-    ids=["rank 2", "mixture", "three tokens"],
-)
-def test_other_shapes_are_followed_and_searched(problem, branch, searched):
-    """Against the solver, which comes from a start of its own."""
-    problem = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 16})
-    curve = ap.follow(problem, between=(1.91, 1.95), branch=branch, settings=settings(tolerance=1e-6))
-    assert curve.attrs["ends"] == EDGES
-    assert (curve.status == 0).all()
-    assert (curve.unstable_directions == 0).all()
-    last = curve.isel(arclength=int(curve.field_value.values.argmax()))
-    alone = solved(problem, 1.95, branch)
-    assert float(last.training_loss) == pytest.approx(float(alone.training_loss), rel=1e-5)
-    assert float(np.abs(last.theta).sum()) == pytest.approx(float(np.abs(alone.theta).sum()), rel=1e-3)
-    if not searched:
-        return
-    every = ap.solutions(problem, 1.95, starts=0, settings=settings(tolerance=1e-6))
-    assert every.branch[0] == branch
-    assert float(every.training_loss[0]) == pytest.approx(float(last.training_loss), rel=1e-5)
-    # the lowest has nowhere else to go, the uninformed one has
-    assert int(every.unstable_directions[0]) <= problem.student.rank - 1  # a rotation of its columns
-    assert (every.unstable_directions[every.branch == "uninformed"] > 0).all()
-
-
 def test_points_converge_in_their_own_units():
     """The largest strengths have q a hundred times smaller than the start, in whose units the curve is traced."""
     problem = model("logistic", {"tokens.sigma": 0.5, "integration.rule": "gauss-hermite", "integration.nodes": 24})
@@ -265,10 +157,7 @@ def test_a_curve_ends_where_the_weights_vanish():
 
 def test_exact_recovery_of_the_teacher_has_an_edge():
     """The smallest mean absolute deviation of labels next to no noise is the teacher, above some alpha."""
-    problem = model(
-        "kinks",
-        {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5},
-    )
+    problem = model("kinks", {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5})
     curve = ap.follow(problem, between=(0.4, 2.1), at=2.1, settings=settings())
     assert curve.attrs["ends"] == "at the edge of the exact recovery of the teacher, at the edge of the range"
 

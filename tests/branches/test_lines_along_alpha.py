@@ -130,15 +130,6 @@ def test_what_leads_nowhere_is_not_continued(monkeypatch, alphas, places, asked)
     assert " ".join(f"{alpha:g}{'' if start is None else '<'}" for alpha, start in solver.asked) == asked
 
 
-def test_a_parabola_does_not_reach_over_a_point_that_was_lost(monkeypatch):
-    """Points before it lie on another piece of the branch: behind it are one, then two, that belong together."""
-    solver = followed(monkeypatch, [2.0, 1.5, 1.0, 0.7, 0.5], lost=(1.5,))
-    starts = dict(solver.asked)
-    np.testing.assert_allclose(starts[0.7].restart.overlaps.q, solver.overlaps(1.0).q)
-    line = solver.overlaps(0.7).q + (0.2 / 0.3) * (solver.overlaps(0.7).q - solver.overlaps(1.0).q)
-    np.testing.assert_allclose(starts[0.5].restart.overlaps.q, line, rtol=1e-12)
-
-
 def test_every_tracked_iteration_searches_afresh(monkeypatch):
     """As GAMP does; the last minima are further starts, so that only lower ones are found."""
     seen: list[Starts] = []
@@ -152,8 +143,6 @@ def test_every_tracked_iteration_searches_afresh(monkeypatch):
     assert len(list(ap.tracking.iterates(PAPER, 1.6, initial_overlaps(PAPER, "semantic"), 3, points=16))) == 4
     assert seen == [Starts.COLD, Starts.REFRESH, Starts.REFRESH]
 
-
-# --- all branches -----------------------------------------------------------------------------------------------------
 
 QUICK: dict[str, Any] = {"outer": 8, "inner": 8, "settings": ap.SolverSettings(tolerance=1e-2, threads=1)}
 OF_BRANCHES = {

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from models import model
-from scipy import stats
 from solving import settings, size, solved, word
 
 import attnphase as ap
@@ -22,7 +21,7 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.trial_amplitudes import Sweep, beside_held, growth_with_error
 from attnphase.state_evolution.errors import response_at
-from attnphase.state_evolution.starts import initial_overlaps, without_signal
+from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 
 LASSO = {"regularizer.kind": "lasso", "regularizer.strength": 0.011}
@@ -87,18 +86,6 @@ def test_a_branch_is_there_from_its_onset_or_fold_on(problem, alpha, branch, exp
         assert (size(ds, order(branch)) > 0) == (expected == ON)
 
 
-@pytest.mark.parametrize(("alpha", "branch"), [(0.4, "positional"), (1.1, "semantic")])
-def test_a_line_from_the_uninformed_point_finds_the_branch_above(alpha, branch):
-    """Where a small order parameter grows there is a branch, wherever the solve began."""
-    problem = paper(0.27, **FIVE)
-    start = without_signal(initial_overlaps(problem, branch))
-    point, informed = (solved(problem, alpha, branch, one) for one in (start, None))
-    assert word(point, "on_branch") == word(informed, "on_branch") == ON
-    name = order(branch)
-    error = np.hypot(size(point, f"{name}_stderr"), size(informed, f"{name}_stderr"))
-    assert abs(size(point, name) - size(informed, name)) < 4 * error
-
-
 @pytest.mark.parametrize(
     ("omega", "nodes", "alpha", "branch", "truth", "seeds"),
     [
@@ -116,58 +103,6 @@ def test_nodes_of_no_seed_claim_what_is_not_there(omega, nodes, alpha, branch, t
         if word(ds, "on_branch") != OPEN:
             assert word(ds, "on_branch") == (ON if truth else MERGED)
             assert abs(size(ds, order(branch)) - truth) <= 4 * size(ds, f"{order(branch)}_stderr")
-
-
-@pytest.mark.parametrize("branch", ["semantic", "positional", "uninformed"])
-def test_a_point_that_has_not_converged_is_on_no_branch(branch):
-    """Its order parameter is large and its derivatives are known, but it is no fixed point."""
-    with pytest.warns(ap.errors.UndecidedWarning, match=f"{branch}: not converged"):
-        ds = solved(paper(0.27, 64, 1, **FIVE), 0.8, branch, max_maps=9)
-    assert (word(ds), word(ds, "on_branch")) == ("iteration_limit", OPEN)
-
-
-def test_nothing_is_decided_unasked():
-    assert word(solved(paper(0.33, 64), 1.7, "semantic", identity=False), "on_branch") == OPEN
-    assert word(solved(paper(0.33, 64), 1.7, "uninformed", identity=False), "on_branch") == ON
-
-
-def test_a_point_that_converged_rests_where_minima_are_searched_anew():
-    """Minima that are followed from map to map may be left behind: from another start the point is the same."""
-    problem = paper(0.0, 256, 4)
-    alone = solved(problem, 0.8625, "positional")
-    beside = solved(problem, 0.8625, "positional", solved(problem, 2.9, "positional"))
-    for name in ("q", "V", "m"):
-        np.testing.assert_allclose(np.abs(alone[name]), np.abs(beside[name]), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("problem", "branch", "alpha"),
-    [
-        (paper(0.4), "semantic", 1.2),  # near the onset
-        (paper(0.1), "positional", 0.7),  # near the end
-        (paper(0.3), "positional", 2.0),  # a map that turns over
-        (paper(0.3, **ELASTIC), "semantic", 2.2),
-        (model("untied", {"teacher.omega": 0.3}), "semantic", 1.4),
-    ],
-    ids=["onset", "end", "turning over", "elastic net", "untied"],
-)
-def test_errors_are_those_of_the_seeds(problem, branch, alpha):
-    """Within a factor of 1.5 and what chance allows: derivatives alone, or single replicates, miss some by far."""
-    integration = {"integration.rule": "sobol", "integration.nodes": 64}
-    points = [solved(problem.with_fields(integration | {"integration.seed": seed}), alpha, branch) for seed in range(8)]
-    points = [point for point in points if word(point, "on_branch") == ON]
-    assert len(points) > 5
-    low, high = stats.f.ppf([1e-3, 1 - 1e-3], len(points) - 1, len(points) * 15)
-    for name in ("q", "V", "m", "theta", "test_error", "training_loss"):
-        values = np.array([np.abs(np.ravel(point[name])[0]) for point in points])
-        errors = np.array([np.ravel(point[f"{name}_stderr"])[0] for point in points])
-        if not values.any():
-            assert not errors.any()
-            continue
-        assert low / 1.5**2 < values.var(ddof=1) / np.mean(errors**2) < high * 1.5**2, name
-
-
-# --- by what a point is judged ----------------------------------------------------------------------------------------
 
 
 class Form:

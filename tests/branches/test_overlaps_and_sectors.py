@@ -10,7 +10,7 @@ import pytest
 from models import model
 from solving import solved
 
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_steps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -23,18 +23,6 @@ def random_overlaps(length, columns, rank, seed):
     q, V = rng.normal(size=(2, length, columns, columns + 2))
     m, theta = rng.normal(size=(length, columns, 1)), rng.normal(size=(length, columns, rank))
     return Overlaps(q @ q.mT, V @ V.mT + 0.2, m, theta)
-
-
-def test_entries_are_measured_by_their_block_and_changed_by_their_columns():
-    """What vanishes has a millionth of its natural size; steps beside a column of variance 20 are shares of .3."""
-    rho, zero, tenth = np.full((2, 1, 1), 0.36), np.zeros((2, 1, 1)), np.full((2, 1, 1), 0.1)
-    x = Overlaps(np.array([[[0.2]], [[0.07]]]), np.array([[[11.0]], [[3.0]]]), zero, tenth)
-    assert np.array_equal(x.scales(rho), [0.2, 0.2, 11, 11, 0.6e-6, 0.6e-6, 0.1, 0.1])
-    diagonal = np.array([20.0, 0.3])
-    q = np.sqrt(diagonal[:, None] * diagonal) * [[1, -0.2], [-0.2, 1]]
-    x = Overlaps(q[None], np.diag([0.6, 0.0])[None], np.zeros((1, 2, 1)), np.array([[[1.1], [0.4]]]))
-    steps = packed_steps(x.pack(), 2, rho[:1])
-    assert steps == pytest.approx([20, np.sqrt(6), 0.3, 0.6, 0.6, 0.6, *x.scales(rho[:1])[6:]], rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from models import model
-from solving import settings, size, solved, word
+from ridge import ridge_regression
+from solving import settings, solved, word
 
 import attnphase as ap
 
-NOISY_RIDGE = model(
-    "kinks",
-    {
-        "tokens.sigma": 0.7,
-        "teacher.noise": 0.37,
-        "regularizer.strength": 0.53,
-        "loss.parameters.quantile": 0.0,
-        "loss.parameters.square": 1.0,
-    },
-)
+RIDGE = {"loss.parameters.quantile": 0.0, "loss.parameters.square": 1.0, "regularizer.strength": 0.53}
+NOISY_RIDGE = model("kinks", RIDGE | {"tokens.sigma": 0.7, "teacher.noise": 0.37})
 HINGE = model("kinks", {"tokens.sigma": 0.72, "loss.parameters.quantile": 0.0, "loss.parameters.hinge": 1.0})
 LOGISTIC = model("logistic", {"tokens.sigma": 0.83, "regularizer.strength": 0.13})
 ATTENTION = ap.Problem.paper(omega=0.27)
@@ -58,25 +51,19 @@ def test_derivatives_are_those_of_solves(problem, alpha, field):
         assert (error < (0.2 if problem is SAMPLED else 0.03) * np.abs(exact)).all(), name
 
 
-def ridge(strength, sigma, noise, alpha):
-    """Test error of one token's ridge regression, from V, theta and q of the fixed point."""
-    gamma = sigma**2
-    V = np.roots([strength, strength + gamma * alpha - gamma, -gamma]).max()
-    hat, R = alpha / (1 + V), 1 / (strength + gamma * alpha / (1 + V))
-    theta, share = gamma**2 * R * hat, gamma**2 * R**2 * alpha / (1 + V) ** 2
-    q = (share * (gamma + noise - 2 * theta) + gamma**3 * R**2 * hat**2) / (1 - share)
-    return gamma - 2 * theta + q
-
-
 @pytest.mark.parametrize(
     ("key", "field"),
     [("strength", "regularizer.strength"), ("sigma", "tokens.sigma"), ("noise", "teacher.noise"), ("alpha", "alpha")],
 )
 def test_errors_of_derivatives_hold_for_ridge_regression(key, field):
     place, h = {"strength": 0.53, "sigma": 0.7, "noise": 0.37, "alpha": 2.3}, 1e-4
+
+    def test_error(sigma, **others):
+        return ridge_regression(gamma=[sigma**2], **others)["test_error"]
+
     ds = slopes_of(NOISY_RIDGE, 2.3, field)
-    assert ds.q.item() - 2 * ds.theta.item() + 0.49 == pytest.approx(ridge(**place), rel=1e-4)
-    upper, lower = (ridge(**{**place, key: place[key] * (1 + side * h)}) for side in (1, -1))
+    assert ds.q.item() - 2 * ds.theta.item() + 0.49 == pytest.approx(test_error(**place), rel=1e-4)
+    upper, lower = (test_error(**place | {key: place[key] * (1 + side * h)}) for side in (1, -1))
     exact, error = (upper - lower) / (2 * h * place[key]), ds.d_q_stderr.item() + 2 * ds.d_theta_stderr.item()
     own = ds.d_q.item() - 2 * ds.d_theta.item() + (2 * 0.7 if key == "sigma" else 0)
     assert abs(own - exact) < 3 * error + 1e-6
@@ -104,9 +91,6 @@ def test_the_training_loss_has_the_explicit_derivative_alone(problem):
     assert float(ds.d_training_loss) == pytest.approx(float(ds.weight_norm) / 2, rel=5e-5)
 
 
-# --- optima -----------------------------------------------------------------------------------------------------------
-
-
 def best(problem: ap.Problem, alpha: Any, between: tuple[float, float], field="regularizer.strength", **given) -> Any:
     coarse = problem.with_fields({"integration.standard_error": 3e-3})
     return ap.tune(coarse, alpha, field, between=between, settings=settings(), **given)
@@ -127,11 +111,6 @@ def test_the_best_ridge_is_the_noise(sigma, noise, alpha):
     assert (ds.status == 0).all()
     assert (np.abs(ds.optimum - noise) < 3 * ds.optimum_stderr).all()
     assert (ds.optimum_stderr < 8e-4 * noise).all()
-
-
-@pytest.mark.parametrize(("between", "edge"), [((0.6, 3.0), 0.6), ((0.01, 0.2), 0.2)])
-def test_an_optimum_at_an_edge_is_certain(between, edge):
-    assert place(best(NOISY_RIDGE, 1.3, between)) == ("at_edge", pytest.approx(edge), 0.0)
 
 
 def test_an_edge_that_errors_do_not_tell_from_an_optimum_inside():
@@ -208,28 +187,3 @@ def test_optima_of_sampled_rules_are_those_of_lines():
         assert error < 0.03 * truth
         deviations.append((value - truth) / np.hypot(error, own))
     assert np.sqrt(np.mean(np.square(deviations))) < 2
-
-
-@pytest.mark.parametrize(
-    ("problem", "alpha", "between", "field", "branch", "metric", "expected"),
-    [
-        (ATTENTION, 2.0, (1.0, 2.0), "regularizer.strength", "semantic", "test_error", ("no_branch", np.nan)),
-        # no steps lead beyond omega = 0 or a noise of 0; nothing is smaller than without noise
-        (NOISY_RIDGE, 1.9, (0.0, 0.5), "teacher.noise", "semantic", "test_error", ("at_edge", 0.0)),
-        # the uninformed branch ends nowhere: its weights vanish, and stay zero
-        (SAMPLED, 1.9, (0.02, 0.5), "regularizer.strength", "uninformed", "weight_norm", ("at_edge", 0.5)),
-    ],
-    ids=["no branch", "no noise", "no weights"],
-)
-def test_optima_at_the_ends_of_what_there_is(problem, alpha, between, field, branch, metric, expected):
-    ds = best(problem, alpha, between, field, branch=branch, metric=metric)
-    where, value, _ = place(ds)
-    assert where == expected[0]
-    assert value == pytest.approx(expected[1], nan_ok=True)
-    assert metric == "test_error" or abs(ds.metric.item()) < 1e-6
-
-
-def test_derivatives_of_what_has_not_converged_are_no_numbers():
-    ds = ap.sensitivity(SAMPLED, 1.9, "alpha", settings=settings(max_maps=2))
-    assert word(ds) == "iteration_limit"
-    assert np.isnan(size(ds, "d_q"))

@@ -87,8 +87,6 @@ def test_a_branch_is_traced_whose_order_parameter_is_far_below_that_of_its_start
         "tokens.sigma": 0.3908,
         "regularizer.strength": 0.01396,
         "teacher.mixing": [[0.3, 0.7], [0.8, 0.2]],
-        "positions.kind": "gram",
-        "positions.gram": [[1.0, -1.0], [-1.0, 1.0]],
     }
     (part,) = parts_of(ap.Problem.paper(omega=0.1273).with_fields(fields), "positional", (0.2, 8.0))
     assert part.between == pytest.approx((0.9859, 8.0), rel=1e-2)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from models import of_terms
-from solving import settings, solved, word
+from solving import in_units, settings, word
 
 import attnphase as ap
 
@@ -48,17 +48,7 @@ def test_thresholds_by_lines_are_those_of_many_nodes_of_other_kinds():
 
 
 def test_a_crossing_does_not_depend_on_the_units():
-    """Lengths of tokens and encodings times the root of c, and the temperature times c."""
-    c = 0.0791
-    fields = {
-        "tokens.sigma": 0.5 * c,
-        "regularizer.strength": 0.01 * c**2,
-        "teacher.temperature": c**2,
-        "student.temperature": c**2,
-        "positions.kind": "gram",
-        "positions.gram": [[c**2, -(c**2)], [-(c**2), c**2]],
-    }
-    ds = found_of(PAPER.with_fields(fields), (1.0, 1.6))
+    ds = found_of(PAPER.with_fields(in_units(0.0791)), (1.0, 1.6))
     assert number(ds, "alpha_c")[0] == pytest.approx(1.25158, rel=1e-4)
     assert number(ds, "alpha_l")[0] == pytest.approx(1.49234, rel=2e-4)
 
@@ -72,13 +62,6 @@ def test_errors_of_thresholds_are_their_scatter_over_seeds():
         values, errors = np.transpose([number(one, name) for one in found])
         assert (errors > 5e-4).all()
         assert 0.6 < (((values - truth) / errors) ** 2).sum() < 20, name
-
-
-@pytest.mark.parametrize(("factor", "sign"), [(0.99, 1), (1.01, -1)])
-def test_training_losses_change_their_order_at_the_crossing(factor, sign):
-    one, other = (solved(PAPER, factor * 1.25158, name) for name in ("semantic", "positional"))
-    error = np.hypot(one.training_loss_stderr, other.training_loss_stderr)
-    assert sign * float(one.training_loss - other.training_loss) > 3 * error
 
 
 def test_branches_that_are_one_solution_do_not_cross():
@@ -122,24 +105,13 @@ def test_branches_that_are_one_solution_do_not_cross():
             "the rule published has no replicates to take an error from",
         ),
         (
-            {
-                "tokens.kind": "mixture",
-                "tokens.clusters": [{"sigma": 0.5, "mean": [0.4]}],
-                "tokens.mean_teacher": [[0.3]],
-            },
+            {"tokens.kind": "mixture", "tokens.clusters": [{"mean": [0.4]}], "tokens.mean_teacher": [[0.3]]},
             (0.6, 0.9),
             {"onset_theta": "no_symmetry"},
             "m and theta do not vanish by symmetry",
         ),
     ],
-    ids=[
-        "a range above",
-        "a range below",
-        "a crossing behind an end",
-        "a fold of chance",
-        "no replicates",
-        "no symmetry",
-    ],
+    ids=["range above", "range below", "crossing behind an end", "fold of chance", "no replicates", "no symmetry"],
 )
 def test_thresholds_that_do_not_exist_say_why(fields, between, outcomes, sentence):
     with pytest.warns(ap.errors.NotFoundWarning) as warned:
@@ -147,13 +119,3 @@ def test_thresholds_that_do_not_exist_say_why(fields, between, outcomes, sentenc
     assert {name: outcome(ds, name) for name in outcomes} == outcomes
     assert all(np.isnan(number(ds, name)).all() for name in outcomes)
     assert sentence in " ".join(str(one.message) for one in warned)
-
-
-def test_a_spinodal_is_the_fold_of_its_branch():
-    """At sigma = .6 the positional branch ends at alpha = 7.2620(5), where an eigenvalue of the map is one."""
-    problem = PAPER.with_fields({"tokens.sigma": 0.6, "integration.standard_error": 1e-2})
-    ds = found_of(problem, (7.1, 7.5), transitions=True)
-    fold, error = number(ds, "spinodal_positional")
-    assert outcome(ds, "spinodal_positional") == "located"
-    assert abs(fold - 7.2620) < 3 * np.hypot(error, 5e-4)
-    assert error < 0.05

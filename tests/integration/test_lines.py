@@ -8,11 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from models import model
+from one_map import CLUSTERS
 from scipy.stats import chi2, norm
 
 from attnphase.integration.kinds import RULES
 from attnphase.integration.lines import LineOrders, between, heaviest, stretched
-from attnphase.integration.rules import lines, sobol, tensor
+from attnphase.integration.rules import lines, tensor
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution import directions, line_rules
@@ -143,10 +144,7 @@ def test_the_map_is_smooth_under_every_rule_that_a_solve_begins_with():
 
 def test_every_configuration_of_clusters_has_its_own_nodes():
     """Of one number, each with the weight of the normal law, at every evaluation anew."""
-    clusters = [{"mean": [0.9], "sigma": 0.7}, {"mean": [-0.4], "sigma": 1.3}]
-    law = {"kind": "independent", "weights": [0.35, 0.65]}
-    fields = {"tokens.kind": "mixture", "tokens.sigma": None, "tokens.clusters": clusters, "tokens.law": law}
-    system = System.of(model("paper", fields))
+    system = System.of(model("paper", CLUSTERS))
     x = Overlaps(*(np.tile(v, 2).reshape(4, 1, 1) for v in ((0.26, 0.9), (1.5, 5.0), (0.2, -0.09), (0.35, 1.2))))
     map_ = StateEvolution(Channel(system, lines(4, 2, FEW)), 1.5, system.sector_of(x))
     map_.lift = True
@@ -207,31 +205,3 @@ def test_nodes_beside_a_break_are_not_left_out(uncompiled):
     np.testing.assert_allclose(np.unique(np.round(ahead, 12)), expected)
     assert 4 < len(np.unique(np.round(across, 9))) < 10
     assert weights.sum() == pytest.approx(1, abs=1e-3)
-
-
-def test_the_next_rule_has_more_nodes_where_the_error_is():
-    """And in no other direction; none is finer than what may be spent."""
-    rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**18)
-    first = rules.first()
-    coarse, small, large = first.lines, 1e-5, 0.1
-    gauges = [gauge.lines for gauge in rules.gauges(first, 1.0)]
-    assert [gauge.shifted for gauge in gauges] == [0, None, 1, None, None, None, None]
-    assert [sum(gauge.latent) for gauge in gauges] == [24, 25, 24, 25, 24, 24, 24]
-    assert [gauge.across[0] - coarse.across[0] for gauge in gauges] == [0, 0, 0, 0, 1, 2, 0]
-    finer, across, cut = (
-        rules.next(first, large, 1.0, np.array([large if i == place else small for i in range(7)])).lines
-        for place in (0, 5, 6)
-    )
-    assert (finer.latent, finer.across, finer.defect) == ((18, 12), coarse.across, coarse.defect)
-    assert (across.latent, across.across) == (coarse.latent, (coarse.across[0] + 1,))
-    assert (cut.latent, cut.across) == (coarse.latent, coarse.across)
-    assert cut.defect < coarse.defect
-    assert cut.dropped < coarse.dropped
-    assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0, 0, 0, 0, 0])) is None
-    tight = RULES["lines"](Problem.paper().integration, (4, 2), True, 3750)
-    worst = tight.next(tight.first(), 0.5, 0.0, np.array([0.1, 0.2, 0.3, 0.5, 0.4, 0.1, 0.2])).lines
-    assert (worst.latent[0], worst.across, worst.defect) == (12, coarse.across, coarse.defect)
-    assert worst.latent[1] > 12
-    assert rules.beside(sobol(4, 2, True, 64, 2, 0)).lines == coarse
-    other = lines(4, 2, LineOrders((26, 12), (5,)))
-    assert rules.beside(other) is other  # of a neighbour

@@ -10,9 +10,9 @@ import pytest
 from local_problems import Starts, drawn, empty, in_python
 
 import attnphase as ap
-from attnphase.kernels.key import ModelKey, model_numbers
+from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local.constants import MATCHED, RUNAWAY
-from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
+from attnphase.kernels.local.values import Nodes, Solution
 from derivations.codegen.backends.lanes import LANES
 from derivations.codegen.modules import completed
 from derivations.models.scalar import formula_loss
@@ -71,28 +71,6 @@ def test_a_block_finds_what_a_search_of_its_own_finds(name, tmp_path, uncompiled
             known = both[1]
             several += int((np.diff(known.energies)[:, 0] > 1e-9).sum())
     assert several > 2 or name == "logistic"
-
-
-@pytest.mark.parametrize("name", ["untied", "three tokens, rank two"])
-def test_samples_in_blocks_find_what_searches_of_their_own_find(name, tmp_path, uncompiled):
-    """At finite d: every sample has its own target, Gram matrix and V."""
-    fields, count, _ = CASES[name]
-    problem, rng = ap.Problem.paper(omega=0.3).with_fields(fields), np.random.default_rng(7)
-    length, columns = problem.tokens.length, problem.columns
-    ways = in_python(ModelKey.of(problem, finite=True).model(), tmp_path, finite=True)
-    directions = rng.normal(size=(5, columns, columns))
-    V = np.geomspace(0.02, 9, 5)[:, None, None] * (0.05 * np.eye(columns) + directions @ directions.mT)
-    tokens = rng.normal(size=(count, length, 40)) / np.sqrt(40)
-    products = rng.dirichlet(np.ones(length), (count, length)) @ tokens @ tokens.mT
-    centers, k = (rng.normal(size=(count, length, width)) for width in (columns, problem.teacher_columns))
-    sites, factors = rng.integers(5, size=(count, length)), np.linalg.cholesky(V).astype(float)
-    nodes = SampleNodes(centers, k, products, tokens @ tokens.mT, sites, factors, model_numbers(problem))
-    both = empty(nodes), empty(nodes)
-    for starts in (Starts.COLD, Starts.WARM, Starts.FROM_ZERO):
-        for minimise, solution in zip(ways, both, strict=True):
-            minimise(nodes, int(starts), solution)
-        assert_same(*both)
-    assert np.unique(both[0].losses).size == count
 
 
 def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path, uncompiled):

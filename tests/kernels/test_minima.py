@@ -51,7 +51,13 @@ class Energy:
         return energies, pull + self.printed.gradients(*arguments)
 
 
-def assert_stationary(problem, count, variance):
+@pytest.mark.parametrize("variance", [1.0, 20.0])
+@pytest.mark.parametrize("name", [*COMPILED, *UNCOMPILED])
+def test_minima_are_stationary_in_the_printed_loss(name, variance, request):
+    """Both minima of a node, from every kind of start, with the loss and the residual that belong to the lowest."""
+    if name in UNCOMPILED:
+        request.getfixturevalue("uncompiled")
+    problem, count = (COMPILED | UNCOMPILED)[name], 200 if name in COMPILED else 12
     nodes, known = drawn(problem, count, 1, variance, 1 + variance / 20), None
     energy = Energy(problem, nodes)
     for starts in (Starts.COLD, Starts.FROM_ZERO, Starts.WARM, Starts.REFRESH):
@@ -72,20 +78,7 @@ def assert_stationary(problem, count, variance):
             known = found.minima
             several = (found.energies[:, 1] > found.energies[:, 0]).mean()
         nodes.centers[:] += 0.05  # the next ones begin at minima that are a little off
-    return several
-
-
-@pytest.mark.parametrize("variance", [1.0, 20.0])
-@pytest.mark.parametrize("name", COMPILED)
-def test_minima_are_stationary_in_the_printed_loss(name, variance):
-    """Both minima of a node, from every kind of start, with the loss and the residual that belong to the lowest."""
-    several = assert_stationary(COMPILED[name], 200, variance)
     assert several > 0.01 or variance == 1 or name not in ("paper", "untied", "linear", "three tokens")
-
-
-@pytest.mark.parametrize("name", UNCOMPILED)
-def test_minima_of_other_models_are_stationary_in_the_printed_loss(name, uncompiled):
-    assert_stationary(UNCOMPILED[name], 12, 20.0)
 
 
 def lowest_on_grids(energy, number, reach):
@@ -146,30 +139,3 @@ def test_no_minimum_that_a_single_descent_finds_is_missed(name):
         apart = np.ptp(single, axis=0) > 1e-6
         assert apart.sum() > 50
         assert (found[apart, 1] > found[apart, 0]).all()
-
-
-def test_the_minimiser_jumps_where_basins_cross():
-    """On a line of centres about a positional state: one step of the line, another basin; a warm pass goes along."""
-    problem, line = model("paper", {"teacher.omega": 0.3}), np.linspace(-4, 4, 400)
-    nodes = drawn(problem, 400, 0, 1.0, 1.0)._replace(factor=np.sqrt(np.full((2, 1, 1), 14.7)))
-    nodes.centers[:] = np.stack([0.25 + line, -0.25 + 0.5 * line], axis=1)[..., None]
-    nodes.teacher_fields[:] = [[2.0], [-1.0]]
-    found = minimised(problem, nodes, Starts.COLD)
-    assert np.abs(np.diff(found.minima[:, 0], axis=0)).max(axis=(1, 2)).max() > 1
-    # a few steps along the line: some nodes pass a jump, where the minima only change places
-    nodes.centers[:] += [[0.1], [0.05]]
-    warm, cold = minimised(problem, nodes, Starts.WARM, found.minima), minimised(problem, nodes, Starts.COLD)
-    jumped = np.abs(warm.minima[:, 0] - found.minima[:, 0]).max(axis=(1, 2)) > 1
-    assert jumped.any()
-    np.testing.assert_allclose(warm.energies[jumped, 0], cold.energies[jumped, 0], rtol=1e-10)
-    np.testing.assert_allclose(warm.minima[jumped, 0], found.minima[jumped, 1], atol=0.2)
-
-
-@pytest.mark.parametrize("count", [1, 63, 65])
-def test_nodes_do_not_know_their_neighbours(count):
-    """Blocks that are not full: of fewer nodes each has the same minima, bit by bit."""
-    problem = COMPILED["paper"]
-    nodes = drawn(problem, 200, 8, 12.0, 0.5)
-    few = nodes._replace(centers=nodes.centers[:count].copy(), teacher_fields=nodes.teacher_fields[:count].copy())
-    for part, whole in zip(*(minimised(problem, one, Starts.COLD) for one in (few, nodes)), strict=True):
-        np.testing.assert_array_equal(part, whole[:count])

@@ -17,7 +17,7 @@ from attnphase.kernels import compiler
 from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
@@ -42,7 +42,7 @@ def drawn(problem: Problem, count: int, seed: int, scale: float, width: float) -
     return nodes_of(problem, centers, rng.normal(size=(count, length, label_fields(ModelKey.of(problem).model()))), V)
 
 
-def empty(nodes: Nodes | SampleNodes) -> Solution:
+def empty(nodes: Nodes) -> Solution:
     """Where a search writes."""
     shape = count, _, _ = nodes.centers.shape
     minima = np.zeros((count, 2, *shape[1:]))
@@ -58,14 +58,14 @@ def minimised(problem: Problem, nodes: Nodes, starts: Starts, known: Array | Non
     return found
 
 
-def in_python(model: Any, folder: Path, *, finite: bool = False) -> tuple[Callable[..., None], ...]:
+def in_python(model: Any, folder: Path) -> tuple[Callable[..., None], ...]:
     """The search side by side, as it is compiled, and one by one, as Python; with the fixture ``uncompiled``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "SIDE_BY_SIDE", 16)
-        sources = compiler._sources(model, finite=finite)
+        sources = compiler._sources(model, finite=False)
     write_package(
         folder, {name: text.replace("from math import", "from numpy import") for name, text in sources.items()}
     )
-    ways = (compiler._samples_of(folder), "samples") if finite else (compiler._nodes_of(folder), "nodes")
+    ways = compiler._nodes_of(folder), "nodes"
     modules = import_package(folder, "in_python", ways)
     return tuple(modules[way].minimise for way in ways)

@@ -13,8 +13,14 @@ from scipy.stats import norm
 
 import attnphase as ap
 
-__all__ = ["QUICK", "label_channel", "logistic_pull", "one_map"]
+__all__ = ["CLUSTERS", "QUICK", "label_channel", "logistic_pull", "one_map"]
 
+CLUSTERS: dict[str, Any] = {
+    "tokens.kind": "mixture",
+    "tokens.sigma": None,
+    "tokens.clusters": [{"mean": [0.9], "sigma": 0.7}, {"mean": [-0.4], "sigma": 1.3}],
+    "tokens.law": {"kind": "independent", "weights": [0.35, 0.65]},
+}
 QUICK: dict[str, Any] = {"threads": 1, "stability": False, "identity": False}
 _ONE = ap.SolverSettings(**QUICK, method="damped", max_maps=1)
 

@@ -9,7 +9,17 @@ import xarray as xr
 
 import attnphase as ap
 
-__all__ = ["settings", "size", "solved", "word"]
+__all__ = ["in_units", "settings", "size", "solved", "word"]
+
+
+def in_units(c: float) -> dict[str, Any]:
+    """The paper's fields with lengths of tokens and encodings times c, and temperatures times c^2."""
+    lengths = {"tokens.sigma": 0.5 * c, "positions.kind": "gram", "positions.gram": [[c**2, -(c**2)], [-(c**2), c**2]]}
+    return (
+        lengths
+        | dict.fromkeys(("teacher.temperature", "student.temperature"), c**2)
+        | {"regularizer.strength": 0.01 * c**2}
+    )
 
 
 def settings(**changes: Any) -> ap.SolverSettings:
