@@ -23,10 +23,8 @@ import attnphase as ap
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import ProximalProblem
 from attnphase.state_evolution.system import System
 
 ONE_THREAD = ap.SolverSettings(threads=1)
@@ -191,82 +189,6 @@ def test_the_map_commutes_with_its_symmetries(name, seed):
     image = System.of(problem).prior.overlaps(conjugates.mean())
     assert image is not None
     assert_same(other.prior.overlaps(change.of_conjugates(conjugates).mean()), change.of_overlaps(image))
-
-
-@settings(max_examples=4)
-@given(seed=st.integers(0, 10**6), factor=st.floats(0.4, 2.5))
-def test_the_channel_of_untied_weights_has_the_gauge_freedom_of_its_logits(seed, factor):
-    """``(Q, K) -> (c Q, K/c)``; only the ridge chooses a gauge. Normals turn by ``(G q G^T)^-1/2 G q^1/2``.
-
-    The channel adds a millionth of a percent of rho to q, which is not covariant, and is left out of the turns. An
-    integration error corrects V_hat so that one gauge is balanced: by so much V_hat may depend on the gauge.
-    """
-    x, G = random_overlaps(UNTIED, seed), np.diag([factor, 1 / factor])
-    turns = np.linalg.solve(matrix_root(G @ x.q @ G.T), G @ matrix_root(x.q))
-    change, rule = Change(G, nodes=turns), sampled(UNTIED)
-    before, means = evaluated(System.of(UNTIED), x, rule)
-    found, others = evaluated(System.of(UNTIED), change.of_overlaps(x), change.of_rule(rule, UNTIED))
-    np.testing.assert_allclose(others["envelope"], means["envelope"], rtol=1e-5)
-    expected = change.of_conjugates(before)
-    error = expected.V_hat.std(axis=1, ddof=1) / np.sqrt(expected.V_hat.shape[1])
-    apart = np.abs(found.V_hat - expected.V_hat).mean(axis=1)
-    assert (apart <= 4 * error + 1e-5 * np.abs(expected.V_hat).max()).all()
-    assert_same(replace(found, V_hat=expected.V_hat), expected, 1e-5)
-
-
-def split(plus: np.ndarray, minus: np.ndarray) -> np.ndarray:
-    """A matrix on (Q|K) from its parts along ``Q = K`` and ``Q = -K``."""
-    return np.kron(np.ones((2, 2)), plus) + np.kron(np.array([[1.0, -1.0], [-1.0, 1.0]]), minus)
-
-
-@settings(max_examples=4)
-@given(seed=st.integers(0, 10**6))
-def test_the_local_problem_of_untied_weights_at_equal_fields_is_the_tied_one(seed):
-    """With ``h_Q = a + b``, ``h_K = a - b`` and ``V = (1,1)^T(1,1) V_+ + (1,-1)^T(1,-1) V_-``.
-
-    At b = 0 the energy is the tied one with ``V_+``; the minimum over b as well lies below, and comes back to the tied
-    one as V_- vanishes. Minus the gradient in a is the sum of those in h_Q and h_K.
-    """
-    rng, V = np.random.default_rng(seed), random_overlaps(PAIR, seed, size=2.0).V
-    omega, k = (0.5 * rng.normal(0.1, size, (1, 1, 1, 40, 2, 1)) for size in (1.2, 0.8))
-
-    def minimised(problem: ap.Problem, centers: np.ndarray, V: np.ndarray) -> Any:
-        return ProximalProblem(System.of(problem)).minimise(centers, k, V, ((0, 1),), Starts.COLD, None)[0]
-
-    both = np.concatenate([omega, omega], axis=-1)
-    losses = [
-        ProximalProblem(System.of(one)).losses(h[0, 0, 0], k[0, 0, 0]) for one, h in ((PAIR, omega), (UNTIED, both))
-    ]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-12)
-    reference = minimised(PAIR, omega, V)
-    free, frozen = (minimised(UNTIED, both, np.stack([split(v, share * v) for v in V])) for share in (0.8, 1e-11))
-    assert np.all(free.envelope <= reference.envelope * (1 + 1e-12))
-    np.testing.assert_allclose(frozen.envelope, reference.envelope, rtol=1e-8)
-    np.testing.assert_allclose(frozen.loss, reference.loss, rtol=1e-8)
-    summed, bound = frozen.residual.sum(axis=-1, keepdims=True), 1e-7 * np.abs(reference.residual).max()
-    np.testing.assert_allclose(summed, reference.residual, rtol=0, atol=bound)
-
-
-@settings(max_examples=4)
-@given(seed=st.integers(0, 10**6))
-def test_the_prior_of_untied_weights_at_equal_ones_is_the_tied_one_with_twice_the_strength(seed):
-    """``lambda/2 (|Q|^2 + |K|^2) = 2 lambda/2 |Q|^2`` at Q = K; the other direction keeps its free variance."""
-    doubled = PAIR.with_fields({"regularizer.strength": 2 * cast("float", UNTIED.regularizer.strength)})
-    c, zero = random_conjugates(PAIR, seed), np.zeros((1, 1))
-    stacked = Conjugates(
-        *(np.stack([split(v / 4, zero) for v in values[:, 0]])[:, None] for values in (c.q_hat, c.V_hat)),
-        *(np.tile(values / 2, (1, 1, 2, 1)) for values in (c.m_hat, c.theta_hat)),
-    )
-    image = System.of(doubled).prior.overlaps(c.mean())
-    assert image is not None
-    gamma = Spectrum.of(UNTIED).site_variances / cast("float", doubled.regularizer.strength)
-    expected = Overlaps(
-        q=np.stack([split(q, zero) for q in image.q]),
-        V=np.stack([split(V, free * np.eye(1)) for V, free in zip(image.V, gamma, strict=True)]),
-        m=np.tile(image.m, (1, 2, 1)),
-        theta=np.tile(image.theta, (1, 2, 1)),
-    )
-    assert_same(System.of(UNTIED).prior.overlaps(stacked.mean()), expected)
 
 
 def solved(problem: ap.Problem, alpha: float, branch: Any = "semantic", **settings: Any) -> Any:
