@@ -84,13 +84,6 @@ def test_random_models_of_formulas_are_solved_or_flagged(number):
     assert_most_are_solved(testing.models(testing.MODELS[number], NODES), 60, number)
 
 
-@pytest.mark.parametrize("number", range(len(testing.MODELS)))
-@settings(max_examples=3, suppress_health_check=UNHURRIED)
-@given(data=st.data())
-def test_random_models_are_what_their_files_say(number, data):
-    assert_is_its_own_copy(data.draw(testing.models(testing.MODELS[number])))
-
-
 def assert_most_are_solved(strategy: st.SearchStrategy[ap.Problem], count: int, draws: int, floor: float = 0.5) -> None:
     """Of so many problems; `draws` are others for every strategy, `floor` is the least share that converges."""
     found: Counter[int] = Counter()

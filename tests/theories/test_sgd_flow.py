@@ -93,7 +93,6 @@ MIXTURE = {
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"teacher.omega": 0.17, "regularizer.strength": 0.03}, id="paper"),
         pytest.param(
             {"tokens.sigma": None, "tokens.spectrum": {"kind": "two-level", "variances": [0.1, 0.5], "fraction": 0.3}},
             id="spectrum",
