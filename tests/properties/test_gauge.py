@@ -19,8 +19,7 @@ from attnphase.state_evolution.system import System
 
 FIELDS = {"teacher.omega": 0.14, "tokens.sigma": [0.61, 0.52], "regularizer.strength": 0.012}
 FIELDS |= {"integration.rule": "sobol", "integration.nodes": 256}
-UNTIED, TIED = model("untied", FIELDS), model("rank 2", FIELDS)
-RANK_TWO = TIED.with_fields({"student.tied": False})
+UNTIED = model("untied", FIELDS)
 START = initial_overlaps(UNTIED, "semantic")
 
 

@@ -14,7 +14,6 @@ from models import model
 
 import attnphase as ap
 
-ONE_THREAD = ap.SolverSettings(threads=1)
 COMMON = {
     "tokens.sigma": [0.47, 0.58],
     "positions.gram": [[1.1, -0.9], [-0.9, 0.95]],
@@ -29,7 +28,7 @@ THREE = {
     "positions.gram": [[1.1, -0.4, 0.1], [-0.4, 0.8, -0.2], [0.1, -0.2, 0.9]],
     "teacher.mixing": [[0.6, 0.3, 0.1], [0.25, 0.5, 0.25], [0.2, 0.2, 0.6]],
 }
-PAIR, RANK_TWO, UNTIED, LINEAR = (model(name, COMMON) for name in ("paper", "rank 2", "untied", "linear"))
+PAIR, RANK_TWO, LINEAR = (model(name, COMMON) for name in ("paper", "rank 2", "linear"))
 TRIPLE = model("three tokens", COMMON | THREE)
 
 
