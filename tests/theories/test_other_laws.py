@@ -3,7 +3,7 @@
 ``k' = s k`` is Gaussian under the density ``N(k')/N(k)``: whatever forgets the density, or takes k for Gaussian in its
 normals, has other numbers than the problem that says nothing.
 
-Not public: without encodings of rank 2 the noise of the flow is a closed form that a whole run takes minutes to show.
+Not public: copies end far apart whatever the law, and a run with noise and two columns would take minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from models import model
 import attnphase as ap
 from attnphase.errors import MissingExtraError, ProblemError
 from attnphase.integration.rules import gauss_hermite
+from attnphase.state_evolution.copies import Copies
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.rates import Dynamics
 from attnphase.theories.sgd_flow.settings import FlowSettings
 from attnphase.theories.sgd_flow.slopes import system_of
@@ -70,6 +73,17 @@ def test_a_gaussian_said_as_another_law_changes_no_result(name):
         bound = 4 * np.hypot(*errors) + 2e-5 * np.nanmax(np.abs(a))
         assert np.array_equal(np.isnan(a), np.isnan(b))
         assert (np.nan_to_num(np.abs(a - b)) <= np.nan_to_num(bound)).all(), (key, a, b)
+
+
+def test_copies_that_are_not_far_apart_go_equally_far():
+    """The end of two copies is nearly all of q, whatever the law."""
+    at = Overlaps(*(np.full((1, 1, 1), value) for value in (2.9, 1.7, 0.2, 1.1)))
+    hats = Conjugates(*(np.full((1, 1, 1, 1), value) for value in (0.3, 0.5, 0.1, 0.2)))
+    plain, other = (
+        Copies.of(System.of(one), 3.1, at, hats, 1024).images(np.full((1, 1, 1), 0.4))
+        for one in (model("logistic", {"tokens.sigma": 1.1}), said(model("logistic", {"tokens.sigma": 1.1})))
+    )
+    assert other.mean() == pytest.approx(plain.mean(), rel=0.01)
 
 
 def test_what_needs_the_density_of_k_refuses_the_law():
