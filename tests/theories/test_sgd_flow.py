@@ -17,11 +17,10 @@ from scipy.linalg import expm
 
 import attnphase as ap
 from attnphase.state_evolution.sizes import Sizes
-from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.planes import Arrival
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
 from attnphase.theories.sgd_flow.slopes import next_rule, system_of
-from attnphase.theories.sgd_flow.trajectory import integrated, measured, started
+from attnphase.theories.sgd_flow.trajectory import integrated, started
 
 PAPER = ap.Problem.paper(omega=0.3)
 NO_DECAY = {"regularizer.strength": 1e-8}
@@ -78,46 +77,6 @@ def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch, d
         }
         for name, value in expected.items():
             assert float(here[name].squeeze()) == pytest.approx(value, rel=2e-5), name
-
-
-MIXTURE = {
-    "tokens.kind": "mixture",
-    "tokens.sigma": None,
-    "tokens.clusters": [{"sigma": 0.5, "mean": [0.9]}, {"sigma": 0.4, "mean": [-0.7]}],
-    "tokens.law": {"kind": "same", "probability": 0.8},
-    "tokens.mean_positions": [[0.15], [-0.15]],
-    "tokens.mean_teacher": [[0.2]],
-}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param(
-            {"tokens.sigma": None, "tokens.spectrum": {"kind": "two-level", "variances": [0.1, 0.5], "fraction": 0.3}},
-            id="spectrum",
-        ),
-        pytest.param({"positions.gram": [[1.3, 0.4], [0.4, 0.7]], "tokens.sigma": [0.4, 0.6]}, id="encodings"),
-        pytest.param(MIXTURE, id="mixture"),
-    ],
-)
-def test_gradient_flow_loses_risk_at_the_rate_of_its_gradients_square(changes):
-    """``d risk / dt = -(mean square of the rows' velocity)``, by a difference of risks and not by the conjugates.
-
-    The velocity of a row is u for its mean and ``-A delta`` for its deviation; nothing of this is in the rates' code.
-    """
-    system = System.of(PAPER.with_fields(changes | rule(14)))
-    dynamics, state = started(system, Sizes(0.45, 0.35, 0.5), FlowSettings(), system.refinement(2**18).first())
-    rate, rows = dynamics.rate(state), dynamics.rows
-    _, covariances = rows.unpack(state)
-    moved, shrunk = rows.unpack(rate)
-    # C' = -2 A C for one column, so that A C A = C'^2 / 4C
-    gone = rows.weights[: rows.points] @ (moved[..., 0] ** 2).sum(axis=1)
-    gone += rows.weights[rows.points :] @ (shrunk[:, 0, 0] ** 2 / (4 * covariances[:, 0, 0]))
-    step = 1e-4
-    ahead, behind = (measured(dynamics, (state + s * step * rate)[None])["population_risk"][0] for s in (1, -1))
-    assert (ahead - behind) / (2 * step) == pytest.approx(-gone, rel=1e-5)
-    assert gone > 1e-6
 
 
 def test_exact_symmetries_stay_exact_under_sampled_nodes():
