@@ -65,13 +65,7 @@ def test_queries_and_keys_have_the_same_norms_at_a_fixed_point(strength):
     assert point.on_branch.name == "on_branch"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(-np.eye(2), id="signs"),
-        pytest.param(np.diag([1.25, 0.8]), id="a stretch"),
-    ],
-)
+@pytest.mark.parametrize("change", [-np.eye(2), np.diag([1.25, 0.8])], ids=["signs", "a stretch"])
 def test_a_changed_start_changes_no_error_and_no_eigenvalue(change):
     first, other = solved(UNTIED, 2.7, start=START), solved(UNTIED, 2.7, start=START.changed(change))
     assert np.allclose(np.abs(other.values["theta"]), np.abs(first.values["theta"]), rtol=1e-6)

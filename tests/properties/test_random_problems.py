@@ -42,14 +42,8 @@ def of_formula(name: str, **parameters: tuple[float, float]) -> Mapping[str, Any
 
 
 TERMS = {"square": (0, 1), "logistic": (0.2, 1), "scale": (0.5, 2), "shift": (-1, 1), "apart": (-1, 1), "b": (-1, 1)}
-KINKS = {
-    "quantile": (0.1, 1),
-    "tau": (0.1, 0.9),
-    "square": (0, 1),
-    "hinge": (0, 1),
-    "b": (-0.5, 0.5),
-    "modulus": (0, 1),
-}
+KINKS = {"quantile": (0.1, 1), "tau": (0.1, 0.9), "square": (0, 1), "hinge": (0, 1), "modulus": (0, 1)}
+KINKS["b"] = (-0.5, 0.5)
 OTHERS = {
     "terms": of_formula("terms", **TERMS),
     "trained": of_formula("trained", logistic=(0.2, 1), square=(0, 1), b=(-0.5, 0.5)),
