@@ -32,7 +32,7 @@ def of_formula(name: str, **parameters: tuple[float, float]) -> Mapping[str, Any
     """Numbers of the loss, a law of one token, its regulariser and its teacher's prior."""
     own, known = dict(MODELS[name]), MODELS[name]["loss.parameters"]
     drawn = {key: numbers(*parameters[key]) if key in parameters else st.just(value) for key, value in known.items()}
-    own["loss.parameters"] = st.fixed_dictionaries(drawn)
+    own["loss.parameters"] = st.fixed_dictionaries(drawn).map(lambda found: {key: found[key] for key in known})
     if name != "heads":
         own["regularizer"] = testing.regularizers()
     if "tokens.clusters" in own:
