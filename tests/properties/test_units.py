@@ -31,7 +31,7 @@ LOGARITHMS = {"free_entropy", "mutual_information", "energy", "complexity"}
 
 
 def same(
-    found: xr.Dataset, expected: xr.Dataset, a: float, c: float, weights: float = 1.0, rtol: float = 0.0,
+    found: xr.Dataset, expected: xr.Dataset, a: float, c: float, weights: float = 1.0,
     others: dict[str, float] | None = None,
 ) -> None:  # fmt: skip
     """Refuse datasets of which any number, verdict or message differs by more than its power of two."""
@@ -44,8 +44,6 @@ def same(
     sizes |= dict.fromkeys(energies, a) | dict.fromkeys(("time", "end", "plateau", "y"), 1 / a) | (others or {})
     assert set(found.variables) == set(expected.variables)
     for name, known in expected.variables.items():
-        if rtol and name == "residual":
-            continue
         here, known = found[name].to_numpy(), known.to_numpy()
         stem = str(name).removesuffix("_stderr").removesuffix("_imag")
         if known.dtype.kind != "f":
@@ -53,16 +51,7 @@ def same(
             continue
         here = here / sizes.get(stem, 1.0)
         here, known = (np.where(np.abs(x) < 1e-290, 0.0, x) for x in (here, known))  # these underflow
-        if rtol:
-            # differences of equal numbers have the size of their sides; derivatives are over a step of 1e-4
-            rough, sides = (100 if str(name).endswith("_stderr") else 1) * rtol, 0.0
-            if stem.startswith("violation"):
-                sides = 300.0
-            elif stem in ("free_energy_gap", "linear_test_error", "map_eigenvalue"):
-                sides = 1.0
-            size = max(np.nanmax(np.abs(known), initial=0.0), sides)
-            np.testing.assert_allclose(here, known, rtol=rough, atol=rough * size, err_msg=str(name))
-        elif stem in LOGARITHMS:  # of determinants that have a unit: their difference is that of numbers of order one
+        if stem in LOGARITHMS:  # of determinants that have a unit: their difference is that of numbers of order one
             rounding = 1e-13 if stem == name else 1e-6  # of errors, over steps of derivatives
             np.testing.assert_allclose(here, known, rtol=rounding, atol=1e-13, err_msg=str(name))
         else:
@@ -136,14 +125,6 @@ def test_powers_of_two_change_no_bit_of_a_point(name):
     for c, T in changes + ([(0.5, 64.0)] if name in ATTENTION else []):
         found, energy, weights = solved(name, c, T)
         same(found, expected, energy, c, weights)
-
-
-@pytest.mark.parametrize("name", SOLVED)
-def test_other_units_change_a_point_by_no_more_than_rounding(name):
-    expected, *_ = solved(name, 1.0)
-    for c, T in [(0.3, 1.0)] + ([(1.0, 1000.0), (0.07, 0.01)] if name in ATTENTION else []):
-        found, energy, weights = solved(name, c, T)
-        same(found, expected, energy, c, weights, rtol=1e-8)
 
 
 OF_FIELDS = [(2.0**-16, 2.0**-8), (2.0**12, 2.0**6)]  # of losses that are squares of fields
@@ -262,50 +243,6 @@ def test_powers_of_two_change_no_bit_of_any_theory(name, monkeypatch):
     expected = call(1.0, 1.0)
     for a, c in units:
         same(call(a, c), expected, a, c, others=others(a, c))
-
-
-@pytest.mark.parametrize("kind", ["lasso", "tuned ridge"])
-def test_other_solvers_in_units_differ_by_no_more_than_rounding(kind):
-    """V of the size of c^2/a is far below that of the problem's unit; a trace goes along a logarithm."""
-
-    def found(a: float, c: float) -> xr.Dataset:
-        if kind == "lasso":
-            return ap.solve(kinked(a, c, **{"regularizer.kind": "lasso"}), 1.3, settings=FEW)
-        fields = {"tokens.sigma": 0.61 * c, "teacher.noise": 0.4 * c**2, "regularizer.strength": 0.13 * a}
-        return ap.tune(model("square", fields), alpha=1.3, between=(0.02 * a, 2 * a), settings=FEW)
-
-    expected, (a, c) = found(1.0, 1.0), (2.0**9, 2.0**-8) if kind == "lasso" else OF_FIELDS[0]
-    assert (expected.status == 0).all()
-    here, sizes = found(a, c), {"q": c**2, "V": c**2 / a, "theta": c**2, "training_loss": a, "tuned": a, "optimum": a}
-    for name in {"q", "V", "theta", "density", "training_loss", "tuned", "optimum"} & set(expected.variables):
-        np.testing.assert_allclose(here[name] / sizes.get(name, 1.0), expected[name], rtol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize("optimizer", ["lbfgs", "fista"])
-@pytest.mark.parametrize("small", [2.0**-7, 2.0**-20])
-def test_training_on_labels_in_units_scales_the_weights(optimizer, small):
-    """Labels and a start times s, under a square: the weights and their gradients are s times what they were."""
-    pytest.importorskip("torch", reason="experiments need PyTorch")
-
-    def found(s: float) -> xr.Dataset:
-        problem = smooth(1.0, 1.0, scale=s, shift=0.3 * s, apart=0.8 * s, enters=0.0, logistic=0.0, line=0.0)
-        start = f"semantic={0.2 * s!r},noise={0.7 * s!r}"
-        return ap.simulate(problem, 2.0, start, [40], 2, optimizer, test_samples=0)
-
-    expected, here = found(1.0), found(small)
-    assert (expected.status == 0).all()
-    powers = {
-        "status": 0,
-        "steps": 0,
-        "q": 2,
-        "m": 1,
-        "theta": 1,
-        "weight_norm": 2,
-        "training_loss": 2,
-        "gradient_norm": 1,
-    }
-    for name, power in powers.items():
-        np.testing.assert_array_equal(here[name] / small**power, expected[name], err_msg=name)
 
 
 def test_trained_parameters_of_small_losses_are_those_of_large_ones():

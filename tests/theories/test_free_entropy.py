@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from models import model
 from ridge import ridge_regression
-from scipy.stats import ortho_group
 
 import attnphase as ap
 from attnphase.kernels.local.constants import Starts
@@ -130,16 +129,7 @@ def test_channel_makes_the_free_entropy_stationary_in_the_overlaps(name, seed):
     size = np.abs(at.terms(x, c, energy)).max()
     right = at.gradient_in_overlaps(x, c)
     assert np.abs(right).max() < QUADRATURE * size
-    # one per cent off in one conjugate is seen, whichever it is
-    zero = np.zeros(1)
-    for conjugate, value in c.by_name.items():
-        wrong = replace(c, **{conjugate: 1.01 * value})
-
-        def change(v, wrong=wrong):
-            moved = Overlaps.unpack(v, *x.theta.shape)
-            return (at.terms(moved, wrong, zero) - at.terms(moved, c, zero)).sum(axis=0)
-
-        assert np.abs(derivatives(change, x.pack(), x.scales(at.rho))).max() > 20 * QUADRATURE * size, conjugate
+    assert np.abs(at.gradient_in_overlaps(x, replace(c, q_hat=1.01 * c.q_hat))).max() > 20 * QUADRATURE * size
 
 
 @pytest.mark.parametrize("name", SPECTRA)
@@ -215,22 +205,6 @@ def test_free_entropy_is_stationary_at_solved_fixed_points(name, alpha, branch):
     norm = float(point["weight_norm"])
     assert (loss(1 + half) - loss(1 - half)) / (half * ridge) == pytest.approx(norm, rel=1e-4)
     assert (loss(1, 1 + half) - loss(1, 1 - half)) / (2 * half * alpha) == pytest.approx(energy.item(), rel=1e-4)
-
-
-@pytest.mark.parametrize(("name", "branch"), [("untied", "semantic"), ("untied", "positional")])
-def test_a_sampled_fixed_point_has_its_conjugates_and_its_loss_in_any_gauge(name, branch):
-    """Order parameters without any symmetry, under the nodes that the solver used."""
-    problem = with_rule(model(name, ROUGH | {"tokens.sigma": [0.52, 0.49]}), "sobol", 128, 4)
-    point, at = solved(problem, 2.1, branch), FreeEntropy(problem, 2.1)
-    x = Overlaps(point["q"].values, point["V"].values, point["m"].values[..., None], point["theta"].values)
-    c, energy, _ = at.passed(x)
-    c = c.mean()
-    terms = at.terms(x, c, energy.mean(keepdims=True))
-    assert terms.sum() == pytest.approx(float(point["training_loss"]), abs=1e-9)
-    O = ortho_group.rvs(x.q.shape[1], random_state=2)
-    x = Overlaps(O @ x.q @ O.T, O @ x.V @ O.T, O @ x.m, O @ x.theta)
-    c = Conjugates(O @ c.q_hat @ O.T, O @ c.V_hat @ O.T, O @ c.m_hat, O @ c.theta_hat)
-    assert np.abs(at.gradient_in_conjugates(x, c)).max() < 1e-7 * np.abs(terms).max()
 
 
 @pytest.mark.parametrize(

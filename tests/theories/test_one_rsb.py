@@ -13,14 +13,13 @@ import pytest
 from models import model
 
 import attnphase as ap
-from attnphase.errors import SolverError
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 from attnphase.theories.one_rsb.map import OneRsbMap
 from attnphase.theories.one_rsb.nodes import OneRsbNodes, Proposal
-from attnphase.theories.one_rsb.solving import OneRsbSolver, apart_by
+from attnphase.theories.one_rsb.solving import apart_by
 
 PAPER = ap.Problem.paper(omega=0.3)
 WIDE = PAPER.with_fields({"tokens.sigma": 0.7})
@@ -81,29 +80,6 @@ def test_points_drawn_elsewhere_change_no_mean():
     assert tilted.mean() == pytest.approx(np.exp(a @ a / (2 * (1 + b))) / (1 + b), rel=0.01)
 
 
-def test_the_slope_in_y_is_that_of_the_solved_free_entropy():
-    """dF/dy at fixed overlaps by differences there, and of F between solutions at two y, on the same inner points."""
-
-    def solved(y: float) -> OneRsbMap:
-        system, zero = System.of(WIDE), np.zeros((2, 1, 1))
-        start = Overlaps(zero + 0.23, zero + 16.0, zero, zero)
-        map_ = OneRsbMap(OneRsbNodes(system, 64, 16, 8), 1.0, y, system.sector_of(start))
-        map_.propose = lambda: None
-        found = OneRsbSolver(map_, SETTINGS).settled(map_.pack(apart_by(start, system.spectrum.rho, 0.5)))
-        assert found.status == 0
-        return map_
-
-    low, here, high = (solved(y) for y in (112.0, 118.0, 124.0))
-    slope, step = here.slope(), 1e-3
-    partial = (here.free_entropy(118.0 + step) - here.free_entropy(118.0 - step)) / (2 * step)
-    np.testing.assert_allclose(slope, partial, rtol=1e-5)
-    # on sampled nodes F is stationary up to their error only
-    difference = (high.free_entropy() - low.free_entropy()) / 12.0
-    error = (slope - difference).std(ddof=1) / np.sqrt(len(slope))
-    assert difference.mean() == pytest.approx(slope.mean(), abs=3 * error)
-    assert 0 < error < 0.5 * slope.mean()
-
-
 def test_the_solution_of_wide_tokens_is_the_known_one():
     """At y = 200 a solution by hand has F = .00423, q_0 = .10, q_1 = .229, V = 14.5; the symmetric F is .003745(6)."""
     here = ap.one_rsb(WIDE, 1.0, y=200, outer=64, inner=32, **OUT).isel(state=0)
@@ -148,29 +124,3 @@ def test_stated_errors_are_the_scatter_over_seeds():
     # half of the inner points against all of them decides about that of the complexity, y^2 dF/dy
     for column, least in ((0, 0.45), (2, 0.45), (4, 0.05)):
         assert least < table[:, column].std(ddof=1) / np.sqrt((table[:, column + 1] ** 2).mean()) < 1.9
-
-
-def test_a_y_without_a_solution_loses_no_other(monkeypatch):
-    """The one behind it begins where the one before ended."""
-    own = OneRsbSolver.point
-
-    def point(self: OneRsbSolver, found: Any, **how: Any) -> Any:
-        if self.map_.y == 210.0:
-            raise SolverError("nothing here")
-        return own(self, found, **how)
-
-    monkeypatch.setattr(OneRsbSolver, "point", point)
-    ds = ap.one_rsb(WIDE, 1.0, y=[200, 210, 220], outer=16, inner=16, **OUT)
-    assert int(ds.status[1]) == 2
-    assert np.isnan(ds.isel(state=1)[["free_entropy", "q_0"]].to_array()).all()
-    assert np.isfinite(ds.isel(state=[0, 2]).free_entropy).all()
-
-
-def test_clusters_have_overlaps_of_their_own_and_few_maps_are_no_solution():
-    settings = ap.SolverSettings(tolerance=1e-5, max_maps=2, threads=1)
-    ds = ap.one_rsb(MIXTURE, 0.6, y=200, start="informed", outer=8, inner=8, settings=settings)
-    assert ds.q_1.dims == ("state", "token", "cluster", "row", "col")
-    assert int(ds.status[0]) == 1
-    assert float(ds.residual[0]) > settings.tolerance
-    with pytest.raises(SolverError, match="overlap_gap = 0"):  # all solutions are one: there is nothing to break
-        ap.one_rsb(PAPER, 2.0, branch="semantic", outer=16, inner=8, settings=SETTINGS)

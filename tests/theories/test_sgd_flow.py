@@ -17,11 +17,10 @@ from scipy.linalg import expm
 
 import attnphase as ap
 from attnphase.state_evolution.sizes import Sizes
-from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.planes import Arrival
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
-from attnphase.theories.sgd_flow.slopes import SlopeChannel, next_rule, system_of
-from attnphase.theories.sgd_flow.trajectory import follow_flow, integrated, measured, started
+from attnphase.theories.sgd_flow.slopes import next_rule, system_of
+from attnphase.theories.sgd_flow.trajectory import integrated, started
 
 PAPER = ap.Problem.paper(omega=0.3)
 NO_DECAY = {"regularizer.strength": 1e-8}
@@ -80,68 +79,6 @@ def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch, d
             assert float(here[name].squeeze()) == pytest.approx(value, rel=2e-5), name
 
 
-def test_noise_of_labels_is_nothing_to_gradient_flow_but_a_constant_of_the_risk():
-    noisy = PAPER.with_fields({"tokens.sigma": [0.4, 0.6], **rule(6)})
-    clean, found = (
-        ap.sgd_flow(noisy.with_fields({"teacher.noise": x}), START, 0.0, 15.0, records=4) for x in (0.0, 0.21)
-    )
-    for name in ("q", "m", "theta", "weight_norm", "test_error"):
-        assert (clean[name] == found[name]).all(), name
-    # every row of the noise meets every token: Delta L Tr D / 2
-    gain = (found.population_risk - clean.population_risk).to_numpy()
-    assert gain == pytest.approx(np.full(4, 0.21 * 2 * (0.16 + 0.36) / 2), rel=1e-12)
-
-
-MIXTURE = {
-    "tokens.kind": "mixture",
-    "tokens.sigma": None,
-    "tokens.clusters": [{"sigma": 0.5, "mean": [0.9]}, {"sigma": 0.4, "mean": [-0.7]}],
-    "tokens.law": {"kind": "same", "probability": 0.8},
-    "tokens.mean_positions": [[0.15], [-0.15]],
-    "tokens.mean_teacher": [[0.2]],
-}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"teacher.omega": 0.17, "regularizer.strength": 0.03}, id="paper"),
-        pytest.param(
-            {"tokens.sigma": None, "tokens.spectrum": {"kind": "two-level", "variances": [0.1, 0.5], "fraction": 0.3}},
-            id="spectrum",
-        ),
-        pytest.param({"positions.gram": [[1.3, 0.4], [0.4, 0.7]], "tokens.sigma": [0.4, 0.6]}, id="encodings"),
-        pytest.param(MIXTURE, id="mixture"),
-    ],
-)
-def test_gradient_flow_loses_risk_at_the_rate_of_its_gradients_square(changes):
-    """``d risk / dt = -(mean square of the rows' velocity)``, by a difference of risks and not by the conjugates.
-
-    The velocity of a row is u for its mean and ``-A delta`` for its deviation; nothing of this is in the rates' code.
-    """
-    system = System.of(PAPER.with_fields(changes | rule(14)))
-    dynamics, state = started(system, Sizes(0.45, 0.35, 0.5), FlowSettings(), system.refinement(2**18).first())
-    rate, rows = dynamics.rate(state), dynamics.rows
-    _, covariances = rows.unpack(state)
-    moved, shrunk = rows.unpack(rate)
-    # C' = -2 A C for one column, so that A C A = C'^2 / 4C
-    gone = rows.weights[: rows.points] @ (moved[..., 0] ** 2).sum(axis=1)
-    gone += rows.weights[rows.points :] @ (shrunk[:, 0, 0] ** 2 / (4 * covariances[:, 0, 0]))
-    step = 1e-4
-    ahead, behind = (measured(dynamics, (state + s * step * rate)[None])["population_risk"][0] for s in (1, -1))
-    assert (ahead - behind) / (2 * step) == pytest.approx(-gone, rel=1e-5)
-    assert gone > 1e-6
-
-
-def test_small_rates_are_gradient_flow():
-    problem = PAPER.with_fields(rule(8))
-    flow = ap.sgd_flow(problem, START, 0.0, 12.0, records=3)
-    for rate in (0.02, 0.01):
-        sgd = ap.sgd_flow(problem, START, rate, 12.0 / rate, records=3)
-        # the noise's part is linear in the rate
-        assert 1e-4 < np.abs(sgd.q.to_numpy() - flow.q.to_numpy()).max() / rate < 0.05
-
-
 def test_exact_symmetries_stay_exact_under_sampled_nodes():
     """Along the teacher alone m is zero at all times, and theta along the encodings."""
     semantic, positional = (
@@ -167,29 +104,6 @@ def test_stated_errors_of_sampled_flows_are_their_scatter_about_a_tensor_rule():
         assert (apart < 2.2 * stated).all(), name
         assert np.median(apart / stated) > 0.4, name
     assert float(np.abs(several[0].q_stderr[0]).max()) < 1e-12  # all start alike
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"teacher.noise": 0.2, "integration.standard_error": 1e-6}, "gauss-hermite"),
-        ({"integration.rule": "sobol", "integration.standard_error": 3e-4}, "sobol"),
-    ],
-)
-def test_ways_that_are_corrected_are_those_that_are_integrated(monkeypatch, changes, name):
-    """Values and their errors under rules that were asked at a few knots in time, beside an integration under each."""
-    problem, start = PAPER.with_fields(changes), Sizes.of(START)
-    settings = FlowSettings(2.0, until=8.0, records=3)
-    quick = follow_flow(problem, start, settings)
-    monkeypatch.setattr("attnphase.theories.sgd_flow.trajectory.known_way", lambda *_: None)
-    whole = follow_flow(problem, start, settings)
-    assert (quick.rule.name, quick.rule.order) == (name, whole.rule.order)
-    assert quick.evaluations < whole.evaluations
-    for key, value in whole.values.items():
-        errors = whole.errors[key]
-        assert (np.abs(quick.values[key] - value) <= 0.05 * errors + 1e-6 * np.abs(value).max()).all(), key
-        assert np.abs(quick.errors[key] - errors).max() <= 0.1 * errors.max(), key
-        assert errors.any(), key
 
 
 @pytest.mark.parametrize("largest", [2**18, 2**12])
@@ -276,14 +190,6 @@ def test_rates_that_are_too_large_diverge(problem, start, rate):
     assert np.isfinite(ds.q[0]).all()
 
 
-def test_the_share_of_samples_with_a_gradient_is_that_of_a_normal():
-    """Of the square loss of one token ``g = k - h`` is normal: ``E[g^2]^2 / E[g^4]`` is a third, whatever its size."""
-    system = system_of(model("square", rule(5)))
-    dynamics, state = started(system, Sizes(semantic=0.3, noise=0.9), FlowSettings(1.1), system.refinement(64).first())
-    channel = SlopeChannel(system, dynamics.channel.rule)
-    assert channel.participation(dynamics.rows.overlaps(state)[0]) == pytest.approx(1 / 3, rel=1e-12)
-
-
 @pytest.mark.slow
 def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
     monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 2)
@@ -344,16 +250,3 @@ def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
     assert found - error < 39.7
     assert found + error > 41.2
     assert error < 3.0  # half of what is not known is 0.75, and steps double
-
-
-@pytest.mark.parametrize(
-    ("ends", "why"),
-    [
-        ([sides(25.0, 35.0)], "the start at 30 degrees ends mixed"),
-        ([lambda angle: sides(-40.0, -40.0)(-angle)], "at 70 degrees ends positional, but that at 10 semantic"),
-        ([sides(40.0, 40.0), *[lambda _: Basin.uninformed] * 2], "under a finer rule starts about 40"),
-    ],
-)
-def test_planes_without_a_boundary_say_why(monkeypatch, ends, why):
-    with pytest.warns(UserWarning, match=f"omega = 0.3, scale = 0.5: there is no boundary, as .*{why}"):
-        assert np.isnan(boundary_of(monkeypatch, ends)).all()
