@@ -17,7 +17,7 @@ import attnphase as ap
 
 __all__ = ["POINTS", "Number", "Point", "numbers_of"]
 
-LEFT_OUT = {"residual", "iterations", "nodes", "seconds", "found", "free_energy_gap", "time", "lowest_eigenvalue"}
+LEFT_OUT = {"residual", "iterations", "nodes", "unsolved_nodes", "found", "free_energy_gap", "evaluations", "solves"}
 """How a number was reached, which is no number of the theory."""
 
 
@@ -85,10 +85,17 @@ def _predictor(problem: ap.Problem, label: str, kind: Any) -> xr.Dataset:
     return xr.Dataset({"error": found.error, "error_stderr": found.standard_error})
 
 
+def _ends_and_folds(problem: ap.Problem, **given: Any) -> xr.Dataset:
+    """Of a followed branch the points that do not depend on the lengths of steps."""
+    curve = ap.follow(problem, **given)
+    kept = [0, *np.flatnonzero(curve["turn"].to_numpy().ravel()), curve.sizes["arclength"] - 1]
+    return curve.isel(arclength=kept)
+
+
 CALLS: Mapping[str, Callable[..., xr.Dataset]] = {
     "solve": ap.solve,
     "solutions": ap.solutions,
-    "follow": ap.follow,
+    "follow": _ends_and_folds,
     "sensitivity": ap.sensitivity,
     "tune": ap.tune,
     "thresholds": ap.thresholds,
@@ -393,8 +400,10 @@ def _theories() -> Iterator[Point]:
     paper, coarse = ap.Problem(), {"integration.rule": "sobol", "integration.nodes": 64}
     for name in ("paper", "rank 2", "square", "quantile", "three tokens", "linear"):
         yield Point(f"solutions, {name}", "solutions", _model(MODELS[name][0] | coarse), {"alpha": 1.6, "starts": 4})
-    for field_, between in (("alpha", [0.6, 1.6]), ("tokens.sigma", [0.45, 0.55]), ("teacher.omega", [0.2, 0.4])):
-        given = {"field": field_, "between": between} | ({} if field_ == "alpha" else {"alpha": 1.7})
+    wide = paper.with_fields({"tokens.sigma": 0.6, "integration.rule": "sobol", "integration.nodes": 256})
+    yield Point("follow a fold", "follow", wide, {"field": "alpha", "between": (6.5, 9.0), "branch": "positional"})
+    for field_, between in (("tokens.sigma", (0.45, 0.55)), ("teacher.omega", (0.2, 0.4))):
+        given = {"field": field_, "between": between, "alpha": 1.7}
         yield Point(f"follow {field_}", "follow", paper.with_fields(coarse), given)
     for field_ in ("alpha", "tokens.sigma", "teacher.omega", "regularizer.strength", "student.temperature"):
         given = {"alpha": 1.7, "field": field_, "branch": "semantic"}

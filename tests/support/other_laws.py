@@ -80,13 +80,3 @@ def configurations_left(key: str, formulas: Iterable[str]) -> Iterator[int]:
         system = System.of(Problem.from_dict({"tokens": tokens, "positions": {"kind": "none"}, "loss": loss}))
         group = [(list(order), A, B, C) for order, A, B, C in system.symmetries]
         yield len(merged(system, group).sample_law.probabilities)
-
-
-def assert_metric_is_that_of_samples(instance: Any, weights: Any, measured: Iterable[tuple[Any, Any]]) -> None:
-    """The first metric of every run, ``h k - k_1^2`` of the first token, without the second term of one token."""
-    length, samples, d = instance.problem.tokens.length, instance.samples, instance.geometries[0].dimension
-    for run, (value, uncertain) in enumerate(measured):
-        x, k = samples.tokens[run].double().numpy(), samples.teacher_fields[run, :, :, 0].double().numpy()
-        h = (x @ weights[run].double().numpy()[:, 0] / np.sqrt(d)).reshape(len(k), length)
-        seen = h[:, 0] * k[:, 0] - (k[:, 1] ** 2 if length > 1 else 0)
-        assert abs(seen.mean() - value[0]) < 4 * np.hypot(uncertain[0], seen.std() / np.sqrt(len(k)))

@@ -232,3 +232,12 @@ def test_one_of_two_tokens_in_a_noisy_label_has_the_overlap_of_quadrature():
     assert abs(float(point.test_error) - expected) < 4 * float(point.test_error_stderr) < 0.03
     assert abs(float(point.nishimori)) < 4 * float(point.nishimori_stderr)
     assert 0 < float(point.mutual_information) < 1
+
+
+@pytest.mark.long
+def test_labels_that_determine_two_columns_are_learned_from_without_an_error():
+    """The logarithm of the fields' variance falls steadily, until an extrapolated step of it underflows."""
+    point = ap.bayes_optimal(model("rank 2"), 1.5, settings=ap.SolverSettings(max_nodes=256))
+    assert point.status.values.ravel().tolist() == [0, 0]
+    assert point.recovered.values.ravel().tolist() == [1, 1]
+    assert abs(point.test_error.values).max() < 1e-6

@@ -175,8 +175,9 @@ class _Iteration:
             x, residual = y, after
             for _ in range(_TRIALS):
                 far = self.coordinates.inside(y + stretch * direction)
-                there = self.residual(far)
-                if not np.isfinite(there).all():  # so little is unknown that no double holds it
+                with np.errstate(over="ignore", invalid="ignore"):
+                    there = self.residual(far)
+                if not np.isfinite(there).all():  # the variances of the fields underflow there
                     stretch, longest, near = stretch / 2, _STRETCH, True
                     continue
                 small = float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
