@@ -178,7 +178,7 @@ def test_passing_by_a_saddle_is_no_rest():
         pytest.param(
             model("square", {"tokens.sigma": 1.0, **NO_DECAY, **rule(8)}), "noise=0.5", 2.5, id="eta gamma > 2"
         ),
-        pytest.param(PAPER.with_fields(rule(5)), START, 1e5, id="a huge rate, few nodes"),
+        pytest.param(PAPER.with_fields(rule(5)), START, 1e7, id="a huge rate, few nodes"),
         pytest.param(PAPER.with_fields(few(16)), START, 1e7, id="a huge rate, few points"),
     ],
 )
