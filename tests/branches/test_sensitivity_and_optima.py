@@ -121,7 +121,7 @@ def test_an_edge_that_errors_do_not_tell_from_an_optimum_inside():
     assert abs(value - 1.3e-7) < error < 1e-5
 
 
-@pytest.mark.parametrize("between", [(0.9, 2.9), (1e-3, 9.3)])
+@pytest.mark.parametrize("between", [(0.9, 2.9), (0.07, 9.3)])
 def test_an_order_parameter_that_no_symmetry_takes_away_may_be_small(between):
     """The norm falls with the ridge, and theta with it to 1 % of its start's, but the branch goes on."""
     problem = LOGISTIC.with_fields({"tokens.sigma": 0.5})
@@ -167,11 +167,11 @@ def test_an_optimum_at_a_fold():
 
 
 def test_few_points_are_traced_where_variables_grow():
-    """V is inverse to small strengths: from the largest one on it grows a hundredfold."""
-    curve = ap.follow(HINGE, 0.83, "regularizer.strength", (1e-3, 1.0), settings=settings())
+    """V is inverse to small strengths: from the largest one on it grows fiftyfold."""
+    curve = ap.follow(HINGE, 0.83, "regularizer.strength", (0.01, 1.0), settings=settings())
     assert curve.attrs["ends"] == "at the edge of the range, at the edge of the range"
     assert (np.diff(curve.field_value) > 0).all()
-    assert curve.sizes["arclength"] < 80
+    assert curve.sizes["arclength"] < 45
     assert float(curve.V.max()) > 30 * float(curve.V.min())
 
 

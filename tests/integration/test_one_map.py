@@ -1,4 +1,7 @@
-"""The means over one sample's fields that make the conjugates, at points of one's own: by quadrature, and by chance."""
+"""The means over one sample's fields that make the conjugates, at points of one's own: by quadrature, and by chance.
+
+Not public: results are fixed points of the map, where two wrong means may make up for each other.
+"""
 
 from itertools import product
 

@@ -1,4 +1,7 @@
-"""Numbers of a loss that are trained with the weights: closed forms, objectives of kept numbers, SciPy, training."""
+"""Numbers of a loss that are trained with the weights: closed forms, objectives of kept numbers, SciPy, training.
+
+Not public: the samples of `simulate`, which it does not return, are minimised over by SciPy.
+"""
 
 from __future__ import annotations
 

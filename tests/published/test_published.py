@@ -1,6 +1,8 @@
 """The solver against published numbers and against an independent converged computation.
 
 All at the paper's setting, omega = 0.3; the tables and their sources are in ``data/reference``.
+
+Not public: the table that `attnphase experiments` prints.
 """
 
 from pathlib import Path

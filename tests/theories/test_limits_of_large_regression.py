@@ -1,4 +1,7 @@
-"""Closed forms of the replica-symmetric theory against the spectrum of random matrices, and where they apply."""
+"""Closed forms of the replica-symmetric theory against the spectrum of random matrices, and where they apply.
+
+Not public: `derive` prints these limits, and no public function returns them as expressions.
+"""
 
 from __future__ import annotations
 
