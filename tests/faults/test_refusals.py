@@ -205,6 +205,15 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     "labels do not depend on the teacher's weights": lambda: ap.bayes_optimal(ap.Problem.paper(omega=1.0), 0.5),
     "no finite number for some k": lambda: ap.bayes_optimal(model("square"), 0.5, channel="sqrt(k)"),
     "kink": lambda: ap.sgd_flow(model("kinks")),
+    "max_seconds must be a positive number of seconds": lambda: ap.SolverSettings(max_seconds=-0.5),
+    "integration.standard_error says how the problem is solved": of(ap.sensitivity, 1, "integration.standard_error"),
+    "start has shape (50, 3), but must have (50, 1)": of(ap.simulate, 2, np.zeros((50, 3)), 50),
+    "batch belongs to sgd, not to gd": of(ap.simulate, 2, optimizer="gd", batch=2),
+    "optimizer adam needs the ridge": lambda: ap.simulate(penalty(kind="lasso")(), 2, optimizer="adam"),
+    "write SolverSettings(tolerance=1e-6)": of(ap.sweep, 1, settings={"tolerance": 1e-6}),
+    "refine needs three or more values": of(ap.sweep, [0.5, 1], refine=True),
+    "give it as the argument alpha": of(ap.sweep, 1, fields={"alpha": [1.0]}),
+    "is a shipped score": lambda: ap.register_score("softmax", list),
 }
 
 
