@@ -16,10 +16,11 @@ from models import model
 from scipy.integrate import quad, solve_ivp
 from scipy.special import expit
 from scipy.stats import norm
+from solving import word
 
 import attnphase as ap
 
-RIDGE, SQUARE, UNTIL = 0.11, 0.6, 1.3
+RIDGE, SQUARE = 0.11, 0.6
 
 
 def mean_over_field(function, slope, b, deviation):
@@ -42,7 +43,7 @@ def expected_of(times, slope, b, sigma, start, share):
         drive = SQUARE * sigma**2
         return drive * (1 - y[0]) - fall * y[0], 2 * drive * (y[0] - y[1]) - 2 * fall * y[1]
 
-    R, Q = solve_ivp(rates, (0, UNTIL), (0.0, start**2), t_eval=times, rtol=1e-9, atol=1e-12).y
+    R, Q = solve_ivp(rates, (0, times[-1]), (0.0, start**2), t_eval=times, rtol=1e-9, atol=1e-12).y
     logistic = [
         share * mean_over_field(lambda h: np.logaddexp(0, slope * h + b), slope, b, sigma * math.sqrt(x))
         + (1 - share) * mean_over_field(lambda h: np.logaddexp(0, -slope * h - b), slope, b, sigma * math.sqrt(x))
@@ -53,14 +54,14 @@ def expected_of(times, slope, b, sigma, start, share):
 
 
 @pytest.mark.parametrize(
-    ("slope", "b", "sigma", "start", "order"),
+    ("slope", "b", "sigma", "start", "order", "until"),  # before it rests, where it stops to be followed
     [
-        pytest.param(6.0, -1.7, 0.83, 0.7, None, id="steep"),
-        pytest.param(3.0, 0.0, 1.0, 0.5, 36, id="smooth under a fixed order"),
-        pytest.param(20.0, 0.0, 1.0, 0.5, 24, id="steep under a fixed order"),
+        pytest.param(6.0, -1.7, 0.83, 0.7, None, 0.4, id="steep"),
+        pytest.param(3.0, 0.0, 1.0, 0.5, 36, 0.8, id="smooth under a fixed order"),
+        pytest.param(20.0, 0.0, 1.0, 0.5, 24, 0.06, id="steep under a fixed order"),
     ],
 )
-def test_flows_on_steep_losses_are_right_within_their_errors(slope, b, sigma, start, order):
+def test_flows_on_steep_losses_are_right_within_their_errors(slope, b, sigma, start, order, until):
     """Nodes that the user chose cannot be refined; their error is still that of the result."""
     clusters = [{"sigma": sigma, "mean": [0.0]}] * 2
     fields = {"tokens.clusters": clusters, "regularizer.strength": RIDGE, "integration.standard_error": 1e-3}
@@ -69,9 +70,10 @@ def test_flows_on_steep_losses_are_right_within_their_errors(slope, b, sigma, st
         for name, value in (("square", SQUARE), ("enters", 0.0), ("a", slope), ("b", b))
     }
     fields |= {"integration.rule": "gauss-hermite", "integration.nodes": order} if order else {}
-    ds = ap.sgd_flow(model("terms", fields), {"noise": start}, until=UNTIL, records=3)
+    ds = ap.sgd_flow(model("terms", fields), {"noise": start}, until=until, records=3)
+    assert word(ds) == "completed"
     for name, value in expected_of(np.asarray(ds.time), slope, b, sigma, start, 0.6).items():
         here, error = (np.asarray(ds[key]).reshape(len(value), -1)[1:] for key in (name, f"{name}_stderr"))
-        assert (np.abs(here - value[1:, None]) <= (3 if order else 4) * error + 1e-5 * abs(value[1:, None])).all(), name
+        assert (np.abs(here - value[1:, None]) <= (3 if order else 4) * error + 1e-7).all(), name
     if not order:
         assert float((ds.q_stderr / ds.q).max()) < 1.5e-3  # what is asked for is reached
