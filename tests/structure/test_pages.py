@@ -71,9 +71,9 @@ def test_no_block_of_a_page_is_left_out(name, execution):
         elif language == "console":
             for command in execution.commands_of(block):
                 execution.check_options(command.words)
-        elif language == "bash":
-            for line in re.findall(r"(?m)^attnphase (.*)$", block.text):
-                execution.check_options(shlex.split(re.sub(r"\$\w+", "2", line)))  # variables of the shell
+        elif called := re.findall(r'(?m)(?:^|")attnphase (.*?)"?$', block.text):  # by a scheduler of jobs
+            for line in called:
+                execution.check_options(shlex.split(re.sub(r"\$\w+|\{[\w.]+\}", "2", line)))
         elif (language == "python") == (name in execution.TESTED) and not language.startswith("{"):
             assert (language, before) == ("text", "python") or Path(name).name in TESTS, place  # README.md: bibtex
         before = language
