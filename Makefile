@@ -51,7 +51,7 @@ reference: $(STAMP) ## compare 200 points of all kinds with those of the code be
 coverage: $(STAMP) ## run the whole test suite, and list the lines of Python that it does not run
 	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 --cov --cov-report=term-missing:skip-covered
 
-mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about ten minutes
+mutations: $(STAMP) ## see whether the tests notice forty wrong numbers, in about ten minutes of CPU time
 	$(BIN)/python tests/mutations/run.py --jobs 2
 
 lint: $(STAMP) ## check lint, format and types

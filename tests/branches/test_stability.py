@@ -154,6 +154,10 @@ def test_a_gap_is_its_own_image_from_wherever_it_is_sought(name):
     gap = copies.gap()
     assert 0.02 < gap.share < 0.9
     assert gap.error < 0.3 * gap.share
+    found = solved(PROBLEMS[name], 0.85, stability=True)
+    assert float(found.overlap_gap) == pytest.approx(
+        gap.share, abs=2 * float(np.hypot(gap.error, found.overlap_gap_stderr))
+    )
     assert copies.growth_of(gap.covariance).mean() == pytest.approx(1.0, abs=0.02)
     assert copies.growth_of(1.5 * gap.covariance).mean() < 1 < copies.growth_of(0.5 * gap.covariance).mean()
     for beside in (0.6 * gap.share, 0.0):

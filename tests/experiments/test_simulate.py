@@ -41,6 +41,8 @@ def test_the_result_is_a_dataset_of_the_schema_whose_runs_depend_on_their_seed_a
     assert ds["status"].dims == ("start", "dimension", "alpha", "seed")
     assert ds["theta"].dims == ("start", "dimension", "alpha", "seed", "token", "row", "teacher")
     assert ds.attrs["seed"] == 4
+    both = np.hypot(ds["test_error_stderr"], ds["test_error_sampled_stderr"])
+    assert (np.abs(ds["test_error"] - ds["test_error_sampled"]) < 4 * both).all()  # of 80 fresh samples
     assert ds.attrs["rule"].startswith("lbfgs (steps 2000; tolerance 1e-08), float64")
     ap.save_dataset(ds, tmp_path / "runs.nc")
     xr.testing.assert_identical(ap.load_dataset(tmp_path / "runs.nc"), ds)
