@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,12 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(f"{name}: {' '.join(WRONG[name].tests)}" for name in names))
         return 0
+    with tempfile.TemporaryDirectory(prefix="attnphase-wrong-") as cache:
+        os.environ.setdefault("ATTNPHASE_TEST_CACHE", cache)  # all compile once
+        return tell(names, options.jobs)
+
+
+def tell(names: Sequence[str], jobs: int) -> int:
+    """Run the tests as the code is, then with each wrong number; the exit code."""
     word, first, seconds = pytest(list(dict.fromkeys(test for name in names for test in WRONG[name].tests)))
     if word != "passed":
         print(f"without a wrong number the tests do not pass: {first}")
         return 1
     print(f"passed  without a wrong number, in {seconds:.0f} s", flush=True)
-    with ThreadPoolExecutor(max(options.jobs, 1)) as pool:
+    with ThreadPoolExecutor(max(jobs, 1)) as pool:
         caught = sum(pool.map(tried, names))
     print(f"{caught} of {len(names)} wrong numbers are caught")
     return int(caught < len(names))
