@@ -123,7 +123,7 @@ def test_columns_that_turn_into_one_another_are_summed_over_a_length():
     assert found.log_evidence == pytest.approx(whole.log_evidence, abs=1e-4)
 
 
-@pytest.mark.parametrize("V", [0.9e-4, 3e-7])
+@pytest.mark.parametrize("V", [0.9e-4, 1e-4, 3e-7])
 def test_what_labels_tell_little_of_a_field_is_linear_in_it(V):
     """The gain ``V^2 / (Delta + V)`` by coarse lattices too, also where those of fields and knowledge agree."""
     plane = model_of(of_formula(sigma=0.7, noise=0.1), "k").channel.sums
@@ -285,6 +285,14 @@ def noisy_scores_on_a_grid(omega: float = 0.2, sigma: float = 0.6, noise: float 
     return 1 / ((squares / np.maximum(chance, 1e-200)).sum() * (y[1] - y[0]) * (z[1] - z[0]))
 
 
+def squared_length_on_a_grid(rho: float = 0.64, noise: float = 0.5) -> float:
+    """Of three columns: ``E[u u^T - 1 | y] = g(y) 1`` with the standardised field u, so that ``1/alpha = E g^2``."""
+    s, y = np.linspace(1e-9, 60, 6001), np.linspace(-5, 45, 2001)
+    law = np.sqrt(s) * np.exp(-s / 2)
+    both = norm.pdf(y[:, None], rho * s, np.sqrt(noise)) * law / law.sum()
+    return 1 / ((both @ (s / 3 - 1)) ** 2 / np.maximum(both.sum(axis=1), 1e-200)).sum() / (y[1] - y[0])
+
+
 TWO_LAYERS = """
 first = skip*eye(L) + softmax(h[:, :1] @ h[:, :1].T)
 u = first @ h[:, 1:]
@@ -306,6 +314,9 @@ OTHER = {"teacher.omega": 0.2, "tokens.sigma": 0.6, "teacher.noise": 0.5}
     [
         pytest.param(PAPER.with_fields(OTHER), None, noisy_scores_on_a_grid, 1e-5, id="noisy scores"),
         pytest.param(of_formula(1, 2, sigma=0.7), PRODUCT, (math.pi / 1.6) ** 2, 2e-3, id="the sign of a product"),
+        pytest.param(
+            of_formula(1, 3, noise=0.5, sigma=0.8), "sum(k**2)", squared_length_on_a_grid, 0.0125, id="a squared length"
+        ),
         pytest.param(two_layers(1.0), None, 0.18551, 5e-3, id="two layers, by an independent program"),
         pytest.param(two_layers(4.0), None, 0.16914, 5e-3, id="far layers, by an independent program"),
         pytest.param(model("rank 2", {"teacher.omega": 0.2}), None, 0.4, 0.03, id="scores of two columns"),

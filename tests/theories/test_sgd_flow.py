@@ -14,13 +14,17 @@ import numpy as np
 import pytest
 from models import model
 from scipy.linalg import expm
+from sympy import symbols
 
 import attnphase as ap
+from attnphase.kernels.compiler import gains_for
+from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.theories.sgd_flow.planes import Arrival
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
 from attnphase.theories.sgd_flow.slopes import next_rule, system_of
 from attnphase.theories.sgd_flow.trajectory import integrated, started
+from derivations.algebra import symbols as sym
 
 PAPER = ap.Problem.paper(omega=0.3)
 NO_DECAY = {"regularizer.strength": 1e-8}
@@ -42,6 +46,26 @@ def test_the_paper_setting_has_the_numbers_of_an_integration_by_hand():
         assert abs(float(last[name].squeeze()) - value) < 3 * error, name
         assert float(last[f"{name}_stderr"].squeeze()) < 4 * error
     assert float(last.population_risk) == pytest.approx(float(last.test_error), rel=1e-5)  # L = 2, no decay
+
+
+def test_gains_by_noise_are_derivatives_of_the_loss():
+    """At drawn fields, beside SymPy's derivatives of the model's loss by its fields and its noise."""
+    problem = model("noisy", {"teacher.omega": 0.3, "tokens.sigma": [0.4, 0.6]})
+    random, variance, mixing = np.random.default_rng(7), np.array([0.16, 0.36]), np.array([[0.6, 0.4], [0.3, 0.7]])
+    h, k = random.normal(size=(2, 1, 2, 1))
+    squares, losses = np.empty((1, 2, 1, 1)), np.empty(1)
+    gains_for(problem)(h, k, mixing, model_numbers(problem), variance, squares, losses)
+    fields, noise = symbols("h0 h1", real=True), symbols("z00 z01 z10 z11", real=True)
+    labels = [[k[0, a, 0], *noise[2 * a : 2 * a + 2]] for a in range(2)]
+    loss = ModelKey.of(problem).model().loss([[field] for field in fields], labels)
+    values = {sym.omega: 0.3, sym.student_temperature: 1.0, sym.teacher_temperature: 1.0}
+    values |= {sym.mixing[a + 1, b + 1]: mixing[a, b] for a in range(2) for b in range(2)}
+    values |= {sym.token_variance[b + 1]: variance[b] for b in range(2)}
+    values |= dict(zip(fields, h[0, :, 0], strict=True)) | dict.fromkeys(noise, 0.0)
+    for a, field in enumerate(fields):
+        exact = sum(float(loss.diff(field, z).subs(values)) ** 2 for z in noise)
+        assert squares[0, a, 0, 0] == pytest.approx(exact, rel=1e-12)
+    assert losses[0] == pytest.approx(sum(float(loss.diff(z, 2).subs(values)) for z in noise) / 2, rel=1e-12)
 
 
 @pytest.mark.parametrize(
