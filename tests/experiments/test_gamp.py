@@ -77,10 +77,10 @@ TRACKED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRACKED)
-def test_state_evolution_tracks_gamp(name):
+@pytest.mark.parametrize("case", TRACKED)
+def test_state_evolution_tracks_gamp(case):
     """Iteration by iteration, undamped, in standard errors over the seeds, from the runs' mean start."""
-    problem, start = TRACKED[name]
+    problem, start = TRACKED[case]
     options: dict[str, Any] = {"damping": 0.0, "steps": 8, "trajectory": 1, "seed": 3, "test_samples": 0}
     ds = ap.simulate(problem, 2.0, start, 500, 16, "gamp", **options).squeeze(["start", "dimension", "alpha"])
     runs = {name: ds[f"trajectory_{name}"].to_numpy() for name in ("q", "V", "m", "theta")}

@@ -1,4 +1,4 @@
-"""What training runs draw, and how it is measured: runs that stay where they start, against quadratures of one's own."""
+"""What training runs draw and how it is measured: runs that stay where they start, against other quadratures."""
 
 from __future__ import annotations
 
@@ -25,38 +25,18 @@ MIXTURE: dict[str, Any] = {
     "tokens.mean_teacher": [[0.6]],
 }
 GRAM = [[1.1, 0.2, -0.3], [0.2, 0.7, 0.1], [-0.3, 0.1, 0.9]]
-CAUSAL = PAPER.with_fields(
-    {
-        "tokens.length": 3,
-        "tokens.sigma": [0.5, 0.7, 0.4],
-        "teacher.mixing": None,
-        "positions.kind": "gram",
-        "positions.gram": GRAM,
-        "student.causal": True,
-    }
-)
+THREE = {"tokens.length": 3, "tokens.sigma": [0.5, 0.7, 0.4], "teacher.mixing": None, "student.causal": True}
+CAUSAL = PAPER.with_fields(THREE | {"positions.kind": "gram", "positions.gram": GRAM})
 LEVELS = [{"weight": 0.25, "variances": [0.9, 0.9]}, {"weight": 0.75, "variances": [0.12, 0.12]}]
 LEVELLED = PAPER.with_fields({"tokens.sigma": None, "tokens.spectrum": LEVELS})
 BARE = PAPER.with_fields(MIXTURE | {"positions.kind": "none"})
 ONE: dict[str, Any] = {"tokens.length": 1, "teacher.mixing": None, "positions.kind": "none"}
-EXPRESSION = {"loss.kind": "expression"}
-TWO = ap.Problem.from_dict(
-    {
-        "tokens": {
-            "kind": "mixture",
-            "clusters": [{"sigma": 0.9, "mean": [-0.4]}, {"sigma": 1.3, "mean": [0.7]}],
-            "law": {"kind": "independent", "weights": [0.6, 0.4]},
-        },
-        "positions": {"kind": "none"},
-        "metrics": {"product": "h[0, 0]*k[0, 0] - k[1, 0]**2 + c[1]*h[1, 0]"},
-        "loss": {
-            "kind": "expression",
-            "expression": "(h[0, 0] + h[1, 0]/2 - tanh(k[0, 0]) + k[1, 0]/3 - 0.2*c[0])**2/2",
-        },
-    }
-)
 SAME = {(0, 0): 0.4, (0, 1): 0.1, (1, 0): 0.1, (1, 1): 0.4}
-APART = {(0, 0): 0.36, (0, 1): 0.24, (1, 0): 0.24, (1, 1): 0.16}
+
+
+def by_formula(text: str, **fields: Any) -> ap.Problem:
+    """A problem whose loss is a formula."""
+    return ap.Problem().with_fields({"loss.kind": "expression", "loss.expression": text, **fields})
 
 
 def still(problem: ap.Problem, start: Any, dimension: int, seeds: int = 3, alpha: float = 100.0, **options: Any) -> Any:
@@ -148,7 +128,7 @@ HALVES: dict[str, tuple[ap.Problem, Any]] = {
         lambda h, k, *_: -log_expit(np.sign(k) * h)[:, 0, 0],
     ),
     "known clusters": (
-        BARE.with_fields(EXPRESSION | {"loss.expression": KNOWN}),
+        by_formula(KNOWN, **MIXTURE | {"positions.kind": "none"}),
         lambda h, k, c, _: (
             -log_expit((2 * c[0] - 1) * h[:, 0, 0]) + (h[:, 1, 0] - (c[1] - 0.3 * c[0]) * k[:, 1, 0]) ** 2 / 2
         ),
@@ -165,7 +145,9 @@ def test_test_errors_are_those_of_the_formula_of(name):
     teacher = still(problem, "semantic", **shape).squeeze("start")
     law = SAME if problem.tokens.kind == "mixture" else {(0,) * problem.tokens.length: 1.0}
     for s in range(2):
-        expected = 2 / problem.tokens.length * quadrature(problem, formula, runs.isel(seed=s), teacher.isel(seed=s), law)
+        expected = (
+            2 / problem.tokens.length * quadrature(problem, formula, runs.isel(seed=s), teacher.isel(seed=s), law)
+        )
         assert runs["test_error"][s].item() == pytest.approx(expected, rel=4e-3)
 
 
@@ -177,26 +159,32 @@ def tilted(k: Any, c: Any) -> tuple[Any, Any]:
     return k, 1 + (c[0] - c[1]) * np.tanh(k[:, 0, 0] - k[:, 1, 0]) * 0.6
 
 
-ALONE = ap.Problem().with_fields(
-    ONE
-    | EXPRESSION
-    | {"loss.expression": "(h - tanh(k) - 0.4)**2/2", "tokens.sigma": 0.9, "metrics.product": "h*k"}
+PAIRED = by_formula(
+    "(h[0, 0] + h[1, 0]/2 - tanh(k[0, 0]) + k[1, 0]/3 - 0.2*c[0])**2/2",
+    **{"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.9, "mean": [-0.4]}, {"sigma": 1.3, "mean": [0.7]}]},
+    **{"tokens.law": {"kind": "independent", "weights": [0.6, 0.4]}, "positions.kind": "none"},
+    **{"metrics.product": "h[0, 0]*k[0, 0] - k[1, 0]**2 + c[1]*h[1, 0]"},
 )
-BEND = {"tokens.sampler": "k + bend*(1 + c[0])*(k + k[::-1])**3"}
-TILT = {"tokens.density": "1 + (c[0] - c[1])*tanh(k[0, 0] - k[1, 0])*tilt"}
-NUMBERS = {"tokens.parameters": {"bend": 0.03, "tilt": 0.6}}
-SIGNS = {"tokens.sampler": "sign(k)", "tokens.density": "1 + b*k", "tokens.parameters": {"b": 0.6}}
+ALONE = by_formula("(h - tanh(k) - 0.4)**2/2", **ONE, **{"tokens.sigma": 0.9, "metrics.product": "h*k"})
+BEND, TILT = "k + bend*(1 + c[0])*(k + k[::-1])**3", "1 + (c[0] - c[1])*tanh(k[0, 0] - k[1, 0])*tilt"
+APART = {(0, 0): 0.36, (0, 1): 0.24, (1, 0): 0.24, (1, 1): 0.16}
+
+
+def under(problem: ap.Problem, sampler: str | None, density: str | None, **numbers: float) -> ap.Problem:
+    return problem.with_fields({"tokens.sampler": sampler, "tokens.density": density, "tokens.parameters": numbers})
+
+
 LAWS: dict[str, tuple[ap.Problem, Any, Mapping[Any, float]]] = {
-    "Gaussian fields of clusters": (TWO, None, APART),
-    "a density that tells tokens apart": (TWO.with_fields(TILT | {"tokens.parameters": {"tilt": 0.6}}), tilted, APART),
-    "a sampler that couples tokens": (TWO.with_fields(BEND | {"tokens.parameters": {"bend": 0.03}}), bent, APART),
+    "Gaussian fields of clusters": (PAIRED, None, APART),
+    "a density that tells tokens apart": (under(PAIRED, None, TILT, tilt=0.6), tilted, APART),
+    "a sampler that couples tokens": (under(PAIRED, BEND, None, bend=0.03), bent, APART),
     "a density of fields that a sampler made": (
-        TWO.with_fields(BEND | TILT | NUMBERS),
-        lambda k, c: (bent(k, c)[0], tilted(bent(k, c)[0], c)[1]),
+        under(PAIRED, BEND, TILT, bend=0.03, tilt=0.6),
+        lambda k, c: tilted(bent(k, c)[0], c),
         APART,
     ),
     "signs, of which one is likelier": (
-        ALONE.with_fields(SIGNS),
+        under(ALONE, "sign(k)", "1 + b*k", b=0.6),
         lambda k, _: (np.sign(k), 1 + 0.6 * np.sign(k[:, 0, 0])),
         {(0,): 1.0},
     ),
@@ -209,9 +197,8 @@ def test_losses_and_metrics_of_students_are_those_under(name):
     problem, own, law = LAWS[name]
 
     def loss(h: Any, k: Any, c: Any, _: Any) -> Any:
-        if len(c) == 1:
-            return (h[:, 0, 0] - np.tanh(k[:, 0, 0]) - 0.4) ** 2 / 2
-        return (h[:, 0, 0] + h[:, 1, 0] / 2 - np.tanh(k[:, 0, 0]) + k[:, 1, 0] / 3 - 0.2 * c[0]) ** 2 / 2
+        rest = h[:, 0, 0] - np.tanh(k[:, 0, 0])
+        return (rest + (h[:, 1, 0] / 2 + k[:, 1, 0] / 3 - 0.2 * c[0] if len(c) > 1 else -0.4)) ** 2 / 2
 
     def metric(h: Any, k: Any, c: Any, _: Any) -> Any:
         return h[:, 0, 0] * k[:, 0, 0] - (k[:, 1, 0] ** 2 - c[1] * h[:, 1, 0] if len(c) > 1 else 0)
@@ -289,7 +276,7 @@ def test_encodings_means_and_spectra_are_exactly_those_of_the_problem():
 def test_samples_have_their_clusters():
     """A risk that counts tokens of the same cluster, and of the second one."""
     formula = "5*(c[0] - c[1])**2 + c[0] + h[0, 0]**2/1000"
-    problem = PAPER.with_fields(MIXTURE | EXPRESSION | {"loss.expression": formula})
+    problem = by_formula(formula, **MIXTURE)
     runs = still(problem, np.zeros((30, 1)), 30, 2, 200.0)
     error = math.sqrt(25 * 0.8 * 0.2 + 0.25) / math.sqrt(6000)  # both are independent
     assert fitted(problem, runs, 200.0) == pytest.approx(5 * 0.2 + 0.5, abs=4 * error)
@@ -338,7 +325,9 @@ def test_starts_are_the_papers():
 
 def test_the_stated_error_of_a_test_error_is_its_scatter():
     """About ``rho - 2 theta + q`` of labels ``k``, by the quadratures of 32 seeds; shares of wrong signs too."""
-    problem = ap.Problem().with_fields({**ONE, "tokens.sigma": 0.8, "loss.kind": "square", "teacher.prior": "rademacher"})
+    problem = ap.Problem().with_fields(
+        {**ONE, "tokens.sigma": 0.8, "loss.kind": "square", "teacher.prior": "rademacher"}
+    )
     problem = problem.with_fields({"metrics.wrong": "(1 - sign(h*k))/2"})
     runs = xr.concat(
         [still(problem, "semantic=0.7,noise=0.9", 30, 1, 1.0, seed=seed) for seed in range(32)], "draw"

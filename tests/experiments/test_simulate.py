@@ -56,7 +56,9 @@ MIXED = {
 
 
 def test_mixtures_have_their_clusters_dimension():
-    ds = ap.validate_dataset(ap.simulate(PAPER.with_fields(MIXED), 2.0, "semantic", 30, 2, "gd", steps=20, trajectory=10))
+    ds = ap.validate_dataset(
+        ap.simulate(PAPER.with_fields(MIXED), 2.0, "semantic", 30, 2, "gd", steps=20, trajectory=10)
+    )
     assert ds["q"].dims[-4:] == ("token", "cluster", "row", "col")
     assert ds["trajectory_m"].dims[-4:] == ("step", "token", "cluster", "row")
     np.testing.assert_array_equal(np.isnan(ds["m"]).all(["seed", "row"]).squeeze(), [[False, True], [False, False]])
@@ -154,7 +156,7 @@ def test_runs_are_as_many_at_a_time_as_60_per_cent_of_the_free_memory_hold():
         with holding(share):
             same(ap.simulate(PAPER, 1.0, "semantic", seeds=3, **shape), plenty)
     for share, optimizer in ((0.99, "lbfgs"), (1.5, "gamp")):
-        with holding(share), pytest.raises(ExperimentError, match=r"the largest n L d that fits is about [67]\.\d"):
+        with holding(share), pytest.raises(ExperimentError, match=r"the largest n L d that fits is about [4-6]\.\d"):
             ap.simulate(PAPER, 1.0, "semantic", seeds=1, optimizer=optimizer, **shape)
 
 
