@@ -10,20 +10,15 @@ import numpy as np
 import pytest
 import xarray as xr
 from calibration import assert_calibrated
+from models import MIXTURE
 from scipy.special import expit, log_expit, softmax
-from scipy.stats import norm, qmc
+from still_runs import fitted, quadrature, still, weights_for
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
 
 PAPER = ap.Problem.paper(omega=0.27)
-MIXTURE: dict[str, Any] = {
-    "tokens.kind": "mixture",
-    "tokens.clusters": [[{"sigma": 0.45, "mean": [0.7]}, {"sigma": 0.6, "mean": [-0.4]}]] * 2,
-    "tokens.law": {"kind": "same", "probability": 0.8},
-    "tokens.mean_teacher": [[0.6]],
-}
 GRAM = [[1.1, 0.2, -0.3], [0.2, 0.7, 0.1], [-0.3, 0.1, 0.9]]
 THREE = {"tokens.length": 3, "tokens.sigma": [0.5, 0.7, 0.4], "teacher.mixing": None, "student.causal": True}
 CAUSAL = PAPER.with_fields(THREE | {"positions.kind": "gram", "positions.gram": GRAM})
@@ -37,24 +32,6 @@ SAME = {(0, 0): 0.4, (0, 1): 0.1, (1, 0): 0.1, (1, 1): 0.4}
 def by_formula(text: str, **fields: Any) -> ap.Problem:
     """A problem whose loss is a formula."""
     return ap.Problem().with_fields({"loss.kind": "expression", "loss.expression": text, **fields})
-
-
-def still(problem: ap.Problem, start: Any, dimension: int, seeds: int = 3, alpha: float = 100.0, **options: Any) -> Any:
-    """Runs that stay where they start, by one step of a rate that moves nothing."""
-    options = {"test_samples": 0, "seed": 11, "steps": 1, "learning_rate": 1e-12} | options
-    return ap.simulate(problem, alpha, start, dimension, seeds, "gd", **options).squeeze(["dimension", "alpha"])
-
-
-def weights_for(problem: ap.Problem, dimension: int, seeds: int | None = None) -> Any:
-    """Drawn weights that are no minimum of anything."""
-    shape = (dimension, problem.columns) if seeds is None else (seeds, dimension, problem.columns)
-    return 0.3 + 0.6 * np.random.default_rng(5).standard_normal(shape)
-
-
-def fitted(problem: ap.Problem, runs: Any, alpha: float = 100.0) -> Any:
-    """The mean loss of a training sample."""
-    penalty = problem.regularizer.strength / 2 * runs["weight_norm"]  # pyright: ignore[reportOperatorIssue]
-    return ((runs["training_loss"] - penalty) / alpha).to_numpy().ravel()
 
 
 def attention(problem: ap.Problem) -> Any:
@@ -79,35 +56,6 @@ def by_values(h: Any, k: Any, _c: Any, _variances: Any) -> Any:
     S, T = (softmax(x[..., :1] @ x[..., :1].mT, axis=-1) for x in (h, k))
     T = 0.73 * T + 0.27 * np.array(PAPER.mixing_matrix)
     return ((T @ k[..., 1:] - S @ h[..., 1:]) ** 2).sum(axis=(1, 2)) / 2
-
-
-def quadrature(
-    problem: ap.Problem, of: Any, run: Any, teacher: Any, law: Mapping[Any, float], own: Any = None
-) -> float:
-    """The mean of a function over fields that have a run's overlaps, and its teacher's; by Sobol points.
-
-    ``own`` makes fields of Gaussian ones, and their density; a student's field moves along with its teacher's.
-    """
-    length, r, t, total = problem.tokens.length, problem.columns, problem.teacher_columns, 0.0
-    uniform = qmc.Sobol(length * (r + t), seed=np.random.default_rng(2)).random_base2(15)
-    normals = norm.ppf(uniform).reshape(-1, length, r + t)
-    for clusters, probability in law.items():
-
-        def at(ds: Any, name: str, where: Any = clusters) -> Any:
-            values = ds[name].to_numpy()
-            return np.stack([values[l, c] if "cluster" in ds[name].dims else values[l] for l, c in enumerate(where)])
-
-        q, theta, rho = at(run, "q"), at(run, "theta"), at(teacher, "theta")[:, :t]
-        root = np.linalg.cholesky(np.block([[q, theta], [theta.mT, rho]]))
-        fields = np.einsum("lij,nlj->nli", root, normals)
-        k = fields[..., r:] + (at(teacher, "m")[:, :t] if problem.positions.kind == "none" else 0.0)
-        made, density = own(k, clusters) if own else (k, np.ones(len(k)))
-        h = fields[..., :r] + at(run, "m") + np.einsum("lij,nlj->nli", np.linalg.solve(rho, theta.mT).mT, made - k)
-        weights, variances = problem.spectrum_atoms()
-        sites = [problem.sites.index(site) for site in enumerate(clusters)]
-        values = of(h, made, clusters, (weights @ variances)[sites])
-        total += probability * (values * density).mean() / density.mean()
-    return total
 
 
 ATTENTION = {
@@ -271,15 +219,6 @@ def test_encodings_means_and_spectra_are_exactly_those_of_the_problem():
     assert still(PAPER, "positional", 50, 2, 1.0)["weight_norm"].to_numpy() == pytest.approx(1 / 50, rel=1e-12)
     q = still(LEVELLED, np.ones((41, 1)), 41, 2, 1.0)["q"].to_numpy()
     np.testing.assert_allclose(q, (10 * 0.9 + 31 * 0.12) / 41, rtol=1e-12)
-
-
-def test_samples_have_their_clusters():
-    """A risk that counts tokens of the same cluster, and of the second one."""
-    formula = "5*(c[0] - c[1])**2 + c[0] + h[0, 0]**2/1000"
-    problem = by_formula(formula, **MIXTURE)
-    runs = still(problem, np.zeros((30, 1)), 30, 2, 200.0)
-    error = math.sqrt(25 * 0.8 * 0.2 + 0.25) / math.sqrt(6000)  # both are independent
-    assert fitted(problem, runs, 200.0) == pytest.approx(5 * 0.2 + 0.5, abs=4 * error)
 
 
 def test_teachers_have_the_law_of_their_entries():

@@ -16,7 +16,7 @@ import attnphase as ap
 PAPER = ap.Problem.paper(omega=0.3)
 START = "semantic=0.4,positional=0.3,noise=0.5"
 COARSE = {"integration.rule": "sobol", "integration.nodes": 64}
-MIXTURE = {
+CLUSTERED = {
     "tokens.kind": "mixture",
     "tokens.clusters": [[{"sigma": 0.5, "mean": [0.9]}, {"sigma": 0.4, "mean": [-0.7]}]] * 2,
     "tokens.law": {"kind": "same", "probability": 0.8},
@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[ap.Problem, int]] = {
     "untied weights": (model("untied"), 1),
     "noise on labels": (model("noisy", {"teacher.noise": 0.63}), 1),
     "two columns": (model("rank 2"), 1),
-    "a mixture": (model("paper", MIXTURE), 1),
+    "a mixture": (model("paper", CLUSTERED), 1),
 }
 
 
