@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 from calibration import assert_calibrated
 from models import MIXTURE
-from scipy.special import expit, log_expit, softmax
-from still_runs import fitted, quadrature, still, weights_for
+from scipy.special import log_expit, softmax
+from still_runs import attention, fitted, quadrature, still, weights_for
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -32,24 +32,6 @@ SAME = {(0, 0): 0.4, (0, 1): 0.1, (1, 0): 0.1, (1, 1): 0.4}
 def by_formula(text: str, **fields: Any) -> ap.Problem:
     """A problem whose loss is a formula."""
     return ap.Problem().with_fields({"loss.kind": "expression", "loss.expression": text, **fields})
-
-
-def attention(problem: ap.Problem) -> Any:
-    """Half the squared distance of outputs in the limit, from fields and the tokens' variances."""
-    rank, share = problem.student.rank, problem.teacher.omega
-
-    def scores(logits: Any, side: Any) -> Any:
-        logits = logits / side.temperature
-        if side.causal:
-            logits = logits + np.triu(np.full(logits.shape[-2:], -np.inf), 1)
-        return expit(logits) if side.score == "sigmoid" else softmax(logits, axis=-1)
-
-    def loss(h: Any, k: Any, _c: Any, variances: Any) -> Any:
-        right = h[..., :rank] if problem.student.tied else h[..., rank:]
-        T = (1 - share) * scores(k @ k.mT, problem.teacher) + share * np.array(problem.mixing_matrix)
-        return ((T - scores(h[..., :rank] @ right.mT, problem.student)) ** 2 * variances).sum(axis=(1, 2)) / 2
-
-    return loss
 
 
 def by_values(h: Any, k: Any, _c: Any, _variances: Any) -> Any:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from command import run
+from surroundings import callers_settings, free_memory, threads_of_torch
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -23,7 +21,7 @@ from attnphase.errors import ExperimentError
 
 PAPER = ap.Problem.paper(omega=0.3)
 SMALL: dict[str, Any] = {"dimension": 30, "seeds": 2, "test_samples": 50}
-ENDINGS = "ignore:.*not converged"
+pytestmark = pytest.mark.filterwarnings("ignore:.*not converged")
 
 
 def same(a: xr.Dataset, b: xr.Dataset) -> None:
@@ -55,18 +53,8 @@ MIXED = {
 }
 
 
-def test_mixtures_have_their_clusters_dimension():
-    ds = ap.validate_dataset(
-        ap.simulate(PAPER.with_fields(MIXED), 2.0, "semantic", 30, 2, "gd", steps=20, trajectory=10)
-    )
-    assert ds["q"].dims[-4:] == ("token", "cluster", "row", "col")
-    assert ds["trajectory_m"].dims[-4:] == ("step", "token", "cluster", "row")
-    np.testing.assert_array_equal(np.isnan(ds["m"]).all(["seed", "row"]).squeeze(), [[False, True], [False, False]])
-
-
-@pytest.mark.parametrize("kind", ["lasso", "group-lasso"])
-def test_the_optimizer_by_default_can_train_what_has_kinks(kind):
-    problem = PAPER.with_fields({"regularizer.kind": kind, "regularizer.strength": 0.02})
+def test_the_optimizer_by_default_can_train_what_has_kinks():
+    problem = PAPER.with_fields({"regularizer.kind": "group-lasso", "regularizer.strength": 0.02})
     assert ap.simulate(problem, 1.1, steps=3, **SMALL).attrs["rule"].startswith("fista (steps 3;")
 
 
@@ -91,7 +79,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.filterwarnings(ENDINGS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_checkpoint_from_within_a_run_leads_to_the_same_numbers(tmp_path, monkeypatch, optimizer):
     """Every state that was written is what a process that is killed next leaves behind; two are taken up again."""
@@ -131,17 +118,6 @@ def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(tmp_path):
             ap.simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
 
 
-@contextmanager
-def free_memory(size: float) -> Iterator[None]:
-    """The system says that so many bytes are free."""
-    read, known = Path.read_text, os.sysconf
-    with pytest.MonkeyPatch.context() as patch:
-        said = f"MemAvailable: {int(size) >> 10} kB\n"
-        patch.setattr(Path, "read_text", lambda self, **how: said if self.name == "meminfo" else read(self, **how))
-        patch.setattr(os, "sysconf", lambda name: 0 if name == "SC_AVPHYS_PAGES" else known(name))
-        yield
-
-
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="the memory of Linux is replaced here")
 def test_runs_are_as_many_at_a_time_as_60_per_cent_of_the_free_memory_hold():
     """Less the program's own 300 MiB; the tokens are most of what a run needs, and message passing needs more."""
@@ -160,17 +136,21 @@ def test_runs_are_as_many_at_a_time_as_60_per_cent_of_the_free_memory_hold():
             ap.simulate(PAPER, 1.0, "semantic", seeds=1, optimizer=optimizer, **shape)
 
 
-def test_numbers_do_not_depend_on_threads(monkeypatch):
+def test_numbers_do_not_depend_on_threads():
     """Bit for bit, with several runs in a part and a part that is not full; a part of other runs would be seen."""
     problem = PAPER.with_fields(MIXED)
-    options: dict[str, Any] = {"steps": 20, "test_samples": 50, "tolerance": 1e-13}
+    options: dict[str, Any] = {"steps": 20, "test_samples": 50, "tolerance": 1e-13, "trajectory": 10}
     for optimizer in ("gd", "lbfgs"):
         alone = ap.simulate(problem, 50.0, "semantic", 30, 1, optimizer, **options)
         ends = []
         for threads in (1, 3):
-            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-            ends.append(ap.simulate(problem, 50.0, "semantic", 30, 5, optimizer, **options))
+            with threads_of_torch(threads):
+                ends.append(ap.simulate(problem, 50.0, "semantic", 30, 5, optimizer, **options))
         same(*ends)
+        ds = ap.validate_dataset(ends[0])
+        assert ds["q"].dims[-4:] == ("token", "cluster", "row", "col")
+        assert ds["trajectory_m"].dims[-4:] == ("step", "token", "cluster", "row")
+        np.testing.assert_array_equal(np.isnan(ds["m"]).all(["seed", "row"]).squeeze(), [[False, True], [False] * 2])
         for name in ("training_loss", "q", "test_error_sampled", "linear_test_error"):
             np.testing.assert_allclose(ends[0][name].isel(seed=[0]), alone[name], rtol=1e-9)
 
@@ -195,32 +175,16 @@ def test_the_command_says_how_runs_ended():
         assert "(diverged)" in run(*fast, "--optimizer", "gd", "--learning-rate", "900", code=1).stderr
 
 
-@contextmanager
-def callers_settings(of: str) -> Any:
-    """Results that land on this default device have no numbers."""
-    with torch.inference_mode(of == "inference mode"):
-        if of == "default device":
-            torch.set_default_device("meta")
-        before = torch.get_default_device(), torch.is_inference_mode_enabled()
-        try:
-            yield
-            assert (torch.get_default_device(), torch.is_inference_mode_enabled()) == before
-        finally:
-            torch.set_default_device(None)
-
-
-@pytest.mark.filterwarnings(ENDINGS)
 @pytest.mark.parametrize("of", ["default device", "inference mode"])
 @pytest.mark.parametrize("optimizer", ["gd", "lbfgs", "gamp", "sgd", "bayes-gamp"])
-def test_the_callers_torch_settings_change_no_run(optimizer, of, tmp_path, monkeypatch):
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # other threads do not have the caller's mode
+def test_the_callers_torch_settings_change_no_run(optimizer, of, tmp_path):
+    """Two threads, of which the second has not the caller's mode."""
     options: dict[str, Any] = {"optimizer": optimizer, "dimension": 24, "seeds": 2, "test_samples": 20, "seed": 3}
-    options |= {"steps": 20} if optimizer in ("gd", "adam") else {}
-    expected = ap.simulate(PAPER, 1.3, **options)
-    assert np.isfinite(expected["test_error"]).all()
-    with callers_settings(of):
-        same(ap.simulate(PAPER, 1.3, **options, checkpoint=tmp_path / "runs"), expected)
-        with pytest.warns(UserWarning, match="2 runs are done"):
+    options |= {"steps": 20} if optimizer == "gd" else {}
+    with threads_of_torch(2):
+        expected = ap.simulate(PAPER, 1.3, **options)
+        assert np.isfinite(expected["test_error"]).all()
+        with callers_settings(of):
             same(ap.simulate(PAPER, 1.3, **options, checkpoint=tmp_path / "runs"), expected)
-    torch.set_num_threads(threads)
+            with pytest.warns(UserWarning, match="2 runs are done"):
+                same(ap.simulate(PAPER, 1.3, **options, checkpoint=tmp_path / "runs"), expected)

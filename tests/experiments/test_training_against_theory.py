@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from calibration import limit_of_runs
 from models import MIXTURE, model, of_terms
 from one_token import Cluster, OneToken, logistic
 
@@ -19,23 +20,6 @@ from attnphase.functions import sign, softplus
 SHIPPED = Path(__file__).parents[2] / "data" / "experiments"
 PAPER = ap.Problem.paper(omega=0.3)
 NAMES = ("training_loss", "test_error", "weight_norm")
-
-
-def limit(runs: xr.Dataset, name: str, point: xr.Dataset) -> tuple[float, float]:
-    """Limit of large d and its standard error, freed of what runs have in common with the linear predictor.
-
-    One draw of teacher and samples is harder than another, for the linear predictor as well, whose error in the limit
-    is known to many digits: a fit of ``a + b/d + c (linear - its limit)`` to single runs, whose variances fall like
-    1/d, leaves a two to five times smaller error of a than the runs' means have.
-    """
-    d = np.repeat(runs["dimension"].to_numpy(), runs.sizes["seed"]).astype(float)
-    values, linear = (runs[n].transpose("dimension", "seed").to_numpy().ravel() for n in (name, "linear_test_error"))
-    weight = np.sqrt(d)
-    design = np.stack([np.ones_like(d), 1 / d, linear - float(point["linear_test_error"])], axis=1) * weight[:, None]
-    fitted = np.linalg.lstsq(design, values * weight)[0]
-    residual = values * weight - design @ fitted
-    covariance = residual @ residual / (len(d) - 3) * np.linalg.inv(design.T @ design)
-    return float(fitted[0]), float(np.sqrt(covariance[0, 0]))
 
 
 def assert_agree(problem: ap.Problem, runs: xr.Dataset, accuracy: dict[str, float]) -> None:
@@ -58,7 +42,7 @@ def assert_agree(problem: ap.Problem, runs: xr.Dataset, accuracy: dict[str, floa
     for start in starts:
         point = theory.sel(branch=start).isel(alpha=0)
         for name in NAMES:
-            found, error = limit(runs.sel(start=start).isel(alpha=0), name, point)
+            found, error = limit_of_runs(runs.sel(start=start).isel(alpha=0), name, point)
             expected = float(point[name])
             deviation = abs(found - expected) / np.hypot(error, float(point[f"{name}_stderr"]))
             assert deviation < 3, (start, name, found, error, expected)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, softmax
 from scipy.stats import norm, qmc
 
 import attnphase as ap
 
-__all__ = ["fitted", "quadrature", "still", "weights_for"]
+__all__ = ["attention", "fitted", "quadrature", "still", "weights_for"]
 
 
 def still(problem: ap.Problem, start: Any, dimension: int, seeds: int = 3, alpha: float = 100.0, **options: Any) -> Any:
@@ -29,6 +30,24 @@ def fitted(problem: ap.Problem, runs: Any, alpha: float = 100.0) -> Any:
     """The mean loss of a training sample."""
     penalty = problem.regularizer.strength / 2 * runs["weight_norm"]  # pyright: ignore[reportOperatorIssue]
     return ((runs["training_loss"] - penalty) / alpha).to_numpy().ravel()
+
+
+def attention(problem: ap.Problem) -> Any:
+    """Half the squared distance of outputs in the limit, from fields and the tokens' variances."""
+    rank, share = problem.student.rank, problem.teacher.omega
+
+    def scores(logits: Any, side: Any) -> Any:
+        logits = logits / side.temperature
+        if side.causal:
+            logits = logits + np.triu(np.full(logits.shape[-2:], -np.inf), 1)
+        return expit(logits) if side.score == "sigmoid" else softmax(logits, axis=-1)
+
+    def loss(h: Any, k: Any, _c: Any, variances: Any) -> Any:
+        right = h[..., :rank] if problem.student.tied else h[..., rank:]
+        T = (1 - share) * scores(k @ k.mT, problem.teacher) + share * np.array(problem.mixing_matrix)
+        return ((T - scores(h[..., :rank] @ right.mT, problem.student)) ** 2 * variances).sum(axis=(1, 2)) / 2
+
+    return loss
 
 
 def quadrature(
