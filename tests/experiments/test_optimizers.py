@@ -20,6 +20,11 @@ PAPER = ap.Problem.paper(omega=0.3)
 ELASTIC = PAPER.with_fields(
     {"regularizer.kind": "elastic-net", "regularizer.strength": 0.004, "regularizer.ridge": 0.008}
 )
+FLAT = PAPER.with_fields(
+    {"student.rank": 2, "teacher.rank": 2, "tokens.sigma": 1.0, "loss.kind": "expression"}
+    | {"loss.expression": "sum(h**2)/1e12"}
+)
+WEIGHTS = 0.4 + 0.8 * np.random.default_rng(5).standard_normal((24, 2))
 GAMP, GD = ("gamp", 3.0, {"damping": 0.6}), ("gd", 5.0, {"steps": 3500})
 
 
@@ -57,24 +62,21 @@ def test_the_first_step_of_adam_moves_every_weight_by_the_rate():
 @pytest.mark.parametrize("kind", ["lasso", "group-lasso"])
 def test_proximal_steps_shrink_entries_or_whole_rows(kind):
     """Of a loss that pulls at nothing, by the rate times the strength."""
-    fields = {"student.rank": 2, "teacher.rank": 2, "regularizer.kind": kind, "regularizer.strength": 0.3}
-    fields |= {"loss.kind": "expression", "loss.expression": "sum(h**2)/1e12"}
-    weights = 0.4 + 0.8 * np.random.default_rng(5).standard_normal((24, 2))
-    runs = ap.simulate(PAPER.with_fields(fields), 2.0, weights, 24, 1, "gd", steps=1, learning_rate=0.7)
+    problem, weights = FLAT.with_fields({"regularizer.kind": kind, "regularizer.strength": 0.3}), WEIGHTS
+    runs = ap.simulate(problem, 2.0, weights, 24, 1, "gd", steps=1, learning_rate=0.7)
     size = np.abs(weights) if kind == "lasso" else np.linalg.norm(weights, axis=1, keepdims=True)
     left = weights * np.maximum(1 - 0.21 / size, 0)
-    np.testing.assert_allclose(runs["q"].squeeze()[0], 0.25 * left.T @ left / 24, rtol=1e-9)
+    np.testing.assert_allclose(runs["q"].squeeze()[0], left.T @ left / 24, rtol=1e-9)
     assert runs["density"].item() == pytest.approx((left != 0).mean(), rel=1e-6)
     assert (left == 0).any()
 
 
 def test_accelerated_descent_grows_and_halves_its_steps_and_forgets_its_momentum_uphill():
     """Of ridges alone, as one would write it, from a step of the rate over the curvature, as a power of two."""
-    ridges, weights = np.array([0.01, 1.0]), 0.4 + 0.8 * np.random.default_rng(5).standard_normal((24, 2))
-    fields = {"student.rank": 2, "teacher.rank": 2, "tokens.sigma": 1.0, "regularizer.strength": ridges.tolist()}
-    fields |= {"loss.kind": "expression", "loss.expression": "sum(h**2)/1e12"}
+    ridges, weights = np.array([0.01, 1.0]), WEIGHTS
     options: dict[str, Any] = {"steps": 100, "trajectory": 1, "tolerance": 1e-13, "learning_rate": 0.12}
-    runs = ap.simulate(PAPER.with_fields(fields), 2.0, weights, 24, 1, "fista", **options).squeeze()
+    problem = FLAT.with_fields({"regularizer.strength": ridges.tolist()})
+    runs = ap.simulate(problem, 2.0, weights, 24, 1, "fista", **options).squeeze()
     point, momentum, step, forgot = weights, 1.0, 0.12 / 2, 0
     for q in runs["trajectory_q"].isel(token=0).to_numpy():
         while True:

@@ -80,25 +80,18 @@ def ends(m: Any, theta: Any) -> str:
     losses = np.array([[2.0] * 8, [2.3, 1.6, 1.7, 1.5, 1.9, 1.8, 2.1, 9.0]])
     diverged = np.array([[0] * 8, [0] * 7 + [4]])  # as RunStatus says
     sizes, branches, places = ("token", "cluster"), ("branch", "alpha"), ("dimension", "seed")
+    overlaps = {"theta": [[0.1195], [0.12], [0.0]], "m": [[0.0], [0.0], [0.21]]}
+    numbers = {"training_loss": [[2.0], [2.0], [1.5]], "training_loss_stderr": [[0.03], [0.03], [0.04]]}
+    numbers |= {"test_error": [[0.7], [0.7], [0.9]], "test_error_stderr": [[0.0]] * 3}
     theory = xr.Dataset(
-        {
-            "theta": ((*branches, *sizes), np.multiply.outer([[0.1195], [0.12], [0.0]], gap)),
-            "m": ((*branches, *sizes), np.multiply.outer([[0.0], [0.0], [0.21]], gap)),
-            "training_loss": (branches, [[2.0], [2.0], [1.5]]),
-            "training_loss_stderr": (branches, [[0.03], [0.03], [0.04]]),
-            "test_error": (branches, [[0.7], [0.7], [0.9]]),
-            "test_error_stderr": (branches, np.zeros((3, 1))),
-        },
+        {name: ((*branches, *sizes), np.multiply.outer(values, gap)) for name, values in overlaps.items()}
+        | {name: (branches, values) for name, values in numbers.items()},
         coords={"branch": ["mixed", "semantic", "positional"], "alpha": [0.8]},
     )
+    own = {"training_loss": losses, "test_error": losses / 2, "status": diverged}
     runs = xr.Dataset(
-        {
-            "theta": ((*places, *sizes), np.multiply.outer(theta, gap)),
-            "m": ((*places, *sizes), np.multiply.outer(m, gap)),
-            "training_loss": (places, losses),
-            "test_error": (places, losses / 2),
-            "status": (places, diverged),
-        },
+        {name: ((*places, *sizes), np.multiply.outer(values, gap)) for name, values in (("theta", theta), ("m", m))}
+        | {name: (places, values) for name, values in own.items()},
         coords={"dimension": [30, 60]},
     )
     return ends_text(theory, runs.expand_dims({"start": ["semantic"], "alpha": [0.8]}))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import model
+from models import MIXTURE, model
 from scipy.special import ndtr
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
@@ -16,12 +16,6 @@ import attnphase as ap
 PAPER = ap.Problem.paper(omega=0.3)
 START = "semantic=0.4,positional=0.3,noise=0.5"
 COARSE = {"integration.rule": "sobol", "integration.nodes": 64}
-CLUSTERED = {
-    "tokens.kind": "mixture",
-    "tokens.clusters": [[{"sigma": 0.5, "mean": [0.9]}, {"sigma": 0.4, "mean": [-0.7]}]] * 2,
-    "tokens.law": {"kind": "same", "probability": 0.8},
-    "teacher.omega": 0.3,
-}
 TWO_LEVEL = {"tokens.spectrum": {"kind": "two-level", "variances": [0.15, 0.6], "fraction": 0.4}}
 KINDS: dict[str, tuple[ap.Problem, int]] = {
     "the paper's problem, under a strong ridge": (model("paper", {"regularizer.strength": 0.3}), 1),
@@ -30,7 +24,7 @@ KINDS: dict[str, tuple[ap.Problem, int]] = {
     "untied weights": (model("untied"), 1),
     "noise on labels": (model("noisy", {"teacher.noise": 0.63}), 1),
     "two columns": (model("rank 2"), 1),
-    "a mixture": (model("paper", CLUSTERED), 1),
+    "a mixture": (model("paper", {**MIXTURE, "teacher.omega": 0.3}), 1),
 }
 
 
