@@ -86,7 +86,7 @@ def test_runs_are_aligned_by_m_where_theta_vanishes():
 
 
 SPARSE = {"regularizer.kind": "elastic-net", "regularizer.strength": 0.002, "regularizer.ridge": 0.01}
-APART = {
+APART: dict[str, tuple[ap.Problem, Any]] = {
     "a ridge for each column": (model("rank 2", FEW | {"regularizer.strength": [0.01, 0.02]}), "semantic"),
     "a penalty of entries": (model("rank 2", FEW | SPARSE), "mixed"),
     "a loss that knows its columns": (model("heads", FEW), "semantic"),

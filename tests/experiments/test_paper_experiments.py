@@ -29,7 +29,8 @@ from attnphase.paper.run import basins, published_table, run_experiment
     ],
 )
 def test_experiments_write_theory_runs_figure_and_text(name, changes, tmp_path, monkeypatch):
-    solve_grid, few = paper.sweep, {"integration.rule": "sobol", "integration.nodes": 64}
+    solve_grid: Any = paper.sweep
+    few = {"integration.rule": "sobol", "integration.nodes": 64}
     monkeypatch.setattr(
         paper, "sweep", lambda problem, **grid: solve_grid(problem.with_fields(few), **grid | {"workers": 1})
     )

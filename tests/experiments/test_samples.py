@@ -22,8 +22,7 @@ PAPER = ap.Problem.paper(omega=0.27)
 GRAM = [[1.1, 0.2, -0.3], [0.2, 0.7, 0.1], [-0.3, 0.1, 0.9]]
 THREE = {"tokens.length": 3, "tokens.sigma": [0.5, 0.7, 0.4], "teacher.mixing": None, "student.causal": True}
 CAUSAL = PAPER.with_fields(THREE | {"positions.kind": "gram", "positions.gram": GRAM})
-LEVELS = [{"weight": 0.25, "variances": [0.9, 0.9]}, {"weight": 0.75, "variances": [0.12, 0.12]}]
-LEVELLED = PAPER.with_fields({"tokens.sigma": None, "tokens.spectrum": LEVELS})
+LEVELLED = PAPER.with_fields({"tokens.spectrum": {"kind": "two-level", "variances": [0.9, 0.12], "fraction": 0.25}})
 BARE = PAPER.with_fields(MIXTURE | {"positions.kind": "none"})
 ONE: dict[str, Any] = {"tokens.length": 1, "teacher.mixing": None, "positions.kind": "none"}
 SAME = {(0, 0): 0.4, (0, 1): 0.1, (1, 0): 0.1, (1, 1): 0.4}
@@ -34,12 +33,6 @@ def by_formula(text: str, **fields: Any) -> ap.Problem:
     return ap.Problem().with_fields({"loss.kind": "expression", "loss.expression": text, **fields})
 
 
-def by_values(h: Any, k: Any, _c: Any, _variances: Any) -> Any:
-    S, T = (softmax(x[..., :1] @ x[..., :1].mT, axis=-1) for x in (h, k))
-    T = 0.73 * T + 0.27 * np.array(PAPER.mixing_matrix)
-    return ((T @ k[..., 1:] - S @ h[..., 1:]) ** 2).sum(axis=(1, 2)) / 2
-
-
 ATTENTION = {
     "the paper's": PAPER,
     "untied": PAPER.with_fields({"student.tied": False}),
@@ -48,11 +41,11 @@ ATTENTION = {
     "a sigmoid with a temperature": PAPER.with_fields({"student.score": "sigmoid", "student.temperature": 0.6}),
     "anisotropic tokens": LEVELLED,
     "a mixture": BARE,
+    "outputs": PAPER.with_fields({"loss.kind": "values", "loss.width": 2}),
 }
 KNOWN = "softplus((1 - 2*c0)*h0_0) + (h1_0 - (c1 - 0.3*c0)*k1_0)**2/2"
 HALVES: dict[str, tuple[ap.Problem, Any]] = {
     **{name: (problem, attention(problem)) for name, problem in ATTENTION.items()},
-    "outputs": (PAPER.with_fields({"loss.kind": "values", "loss.width": 2}), by_values),
     "a logistic loss": (
         ap.Problem().with_fields({**ONE, "loss.kind": "logistic", "regularizer.strength": 0.2}),
         lambda h, k, *_: -log_expit(np.sign(k) * h)[:, 0, 0],
@@ -146,15 +139,13 @@ def test_losses_and_metrics_of_students_are_those_under(name):
         assert fitted(problem, runs)[s] == pytest.approx(mean, abs=4 * error)  # of as many training samples
 
 
-NOISY = {
+NOISY = {  # what noise adds to the mean loss
     "noise on labels": (PAPER.with_fields({"teacher.noise": 0.3, "tokens.sigma": [0.5, 0.8]}), 0.3 * (0.25 + 0.64)),
     "noise on labels of a mixture": (
         PAPER.with_fields(MIXTURE | {"teacher.noise": 0.07}),
-        # half the tokens are in each cluster, and a mean of size mu adds mu^2/d
         0.07 * (0.45**2 + 0.6**2 + (0.7**2 + 0.4**2) / 18),
     ),
 }
-"""Problems, and what noise adds to the mean loss."""
 
 
 @pytest.mark.parametrize("name", [*HALVES, *NOISY])
@@ -232,13 +223,12 @@ def test_starts_are_the_papers():
     q = still(problem, starts, 800, 6, 0.1)["q"].isel(token=0)
     teacher = still(alone, "semantic", 800, 6, 0.1)["q"].isel(token=0).to_numpy().ravel()
     size = {start: np.diagonal(q.sel(start=start).to_numpy(), axis1=1, axis2=2) for start in starts}
-    of_noise = {"abs": 5 * 0.01 * math.sqrt(2 / 800)}
     for start in ("semantic", "mixed"):
         np.testing.assert_allclose(size[start][:, 0], teacher, rtol=1e-12)
     for one in (size["mixed"][:, 1], size["positional"][:, 0]):
         np.testing.assert_allclose(one, 1 / 800, rtol=1e-12)
     for one in (size["semantic"][:, 1], size["positional"][:, 1], *size["uninformed"].T):
-        assert one == pytest.approx(0.01, **of_noise)
+        assert one == pytest.approx(0.01, abs=5 * 0.01 * math.sqrt(2 / 800))
     assert size[starts[-1]].mean(axis=0) == pytest.approx([0.25 * teacher.mean() + 0.09, 0.09], abs=0.02)
     given = np.arange(1600.0).reshape(800, 2)
     np.testing.assert_allclose(still(problem, given, 800, 2, 0.1)["q"][0, 1, 1], given.T @ given / 800, rtol=1e-12)

@@ -30,7 +30,8 @@ KINDS: dict[str, tuple[ap.Problem, int]] = {
 
 def run(problem: ap.Problem, **changes: Any) -> Any:
     options: dict[str, Any] = {"alpha": 0.5, "start": START, "dimension": 30, "seeds": 3, "learning_rate": 1.3}
-    return ap.simulate(problem, **(options | {"test_samples": 0} | changes), optimizer="sgd")
+    options |= {"test_samples": 0, **changes}
+    return ap.simulate(problem, **options, optimizer="sgd")
 
 
 def test_runs_make_steps_of_batches_and_report_the_risk_of_fresh_samples():
@@ -73,7 +74,8 @@ def test_trajectories_follow_the_closed_equations_for(kind):
     runs = run(problem, alpha=4.0 * batch, dimension=150, seeds=6, trajectory=150, batch=batch)
     theory = ap.sgd_flow(problem, START, 1.3, 4.0, batch=batch, records=9)
     moved = 0
-    for q in ap.compare(theory, runs).quantities:
+    found: Any = ap.compare(theory, runs)
+    for q in found.quantities:
         own, error, value = map(np.array, (q.own, q.own_stderr, q.value))
         scale = np.abs(value - own)[1:].max()
         assert abs(own[0]) < 1e-6 * scale or q.name[0] not in "qmt" or q.name == "test_error", q.name
@@ -87,7 +89,7 @@ def test_trajectories_are_compared_at_all_times_in_standard_errors_of_both():
     problem = PAPER.with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 6})
     theory = ap.sgd_flow(problem, START, 1.3, 6.0, records=31)
     runs = run(problem, alpha=6.0, dimension=[60, 120], seeds=5, trajectory=60)
-    found = ap.compare(theory, runs)
+    found: Any = ap.compare(theory, runs)
     assert found.within(5.0)
     by_name = {(q.name, q.dimension): q for q in found.quantities}
     assert {name for name, _ in by_name} >= {"q[1,1,1]", "m[2,1]", "theta[1,1,1]", "population_risk", "test_error"}

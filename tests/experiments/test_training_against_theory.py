@@ -27,7 +27,7 @@ def assert_agree(problem: ap.Problem, runs: xr.Dataset, accuracy: dict[str, floa
 
     Where the smallest dimension is clearly off, the largest is less so: the correction shrinks.
     """
-    starts = tuple(map(str, runs["start"].to_numpy()))
+    starts: Any = tuple(map(str, runs["start"].to_numpy()))
     moderate = problem.with_fields({"integration.standard_error": 5e-3})
     theory = ap.sweep(moderate, alpha=[2.0], branch=starts, workers=1)
     assert not theory["status"].any()
@@ -63,7 +63,7 @@ def test_theory_agrees_with_shipped_runs(name):
     assert_agree(problem, runs, {"training_loss": 0.011, "test_error": 0.014, "weight_norm": 0.012})
 
 
-LIVE: dict[str, tuple[dict[str, Any], str, str]] = {
+LIVE: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "a mixture along the teacher": ({**MIXTURE}, "semantic", "lbfgs"),
     "sparse": (
         {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.002},

@@ -65,7 +65,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """Fields of each; every number of them may be changed without compiling another."""
 
-MIXTURE: Mapping[str, Any] = {
+MIXTURE: dict[str, Any] = {
     "tokens.kind": "mixture",
     "tokens.clusters": [[{"sigma": 0.45, "mean": [0.7]}, {"sigma": 0.6, "mean": [-0.4]}]] * 2,
     "tokens.law": {"kind": "same", "probability": 0.8},

@@ -33,7 +33,7 @@ def fitted(problem: ap.Problem, runs: Any, alpha: float = 100.0) -> Any:
 
 
 def attention(problem: ap.Problem) -> Any:
-    """Half the squared distance of outputs in the limit, from fields and the tokens' variances."""
+    """Half the squared distance of outputs in the limit, from fields and the tokens' variances, or a value matrix."""
     rank, share = problem.student.rank, problem.teacher.omega
 
     def scores(logits: Any, side: Any) -> Any:
@@ -44,8 +44,12 @@ def attention(problem: ap.Problem) -> Any:
 
     def loss(h: Any, k: Any, _c: Any, variances: Any) -> Any:
         right = h[..., :rank] if problem.student.tied else h[..., rank:]
-        T = (1 - share) * scores(k @ k.mT, problem.teacher) + share * np.array(problem.mixing_matrix)
-        return ((T - scores(h[..., :rank] @ right.mT, problem.student)) ** 2 * variances).sum(axis=(1, 2)) / 2
+        seen = k[..., : problem.teacher.rank]
+        T = (1 - share) * scores(seen @ seen.mT, problem.teacher) + share * np.array(problem.mixing_matrix)
+        S = scores(h[..., :rank] @ right.mT, problem.student)
+        if problem.loss.kind == "values":
+            return ((T @ k[..., problem.teacher.rank :] - S @ h[..., rank:]) ** 2).sum(axis=(1, 2)) / 2
+        return ((T - S) ** 2 * variances).sum(axis=(1, 2)) / 2
 
     return loss
 
@@ -58,7 +62,7 @@ def quadrature(
     ``own`` makes fields of Gaussian ones, and their density; a student's field moves along with its teacher's.
     """
     length, r, t, total = problem.tokens.length, problem.columns, problem.teacher_columns, 0.0
-    uniform = qmc.Sobol(length * (r + t), seed=np.random.default_rng(2)).random_base2(15)
+    uniform = qmc.Sobol(length * (r + t), rng=np.random.default_rng(2)).random_base2(15)
     normals = norm.ppf(uniform).reshape(-1, length, r + t)
     for clusters, probability in law.items():
 
