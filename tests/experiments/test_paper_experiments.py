@@ -1,12 +1,10 @@
-"""The paper's experiments, as short as they can be; texts of shipped runs along alpha, which the docs cite.
+"""The paper's experiments, as short as they can be, and what their texts say of runs.
 
 Not public: the paper's settings, and its tables of where runs end.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +14,10 @@ import xarray as xr
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
-from attnphase.data.text import format_value
-from attnphase.data.variables import RunStatus
 from attnphase.paper import run as paper
 from attnphase.paper.catalogue import EXPERIMENTS, planned
 from attnphase.paper.ends import ends_text
 from attnphase.paper.run import basins, published_table, run_experiment
-
-SHIPPED = Path(__file__).parents[2] / "data" / "experiments"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +29,8 @@ SHIPPED = Path(__file__).parents[2] / "data" / "experiments"
     ],
 )
 def test_experiments_write_theory_runs_figure_and_text(name, changes, tmp_path, monkeypatch):
-    solve_grid, few = paper.sweep, {"integration.rule": "sobol", "integration.nodes": 64}
+    solve_grid: Any = paper.sweep
+    few = {"integration.rule": "sobol", "integration.nodes": 64}
     monkeypatch.setattr(
         paper, "sweep", lambda problem, **grid: solve_grid(problem.with_fields(few), **grid | {"workers": 1})
     )
@@ -82,30 +77,25 @@ def test_basins_are_told_apart_by_the_theorys_overlaps():
 
 def ends(m: Any, theta: Any) -> str:
     """Of a mixture with one cluster at token 2: runs of the semantic start at d = 30 and 60; a third branch merged."""
-    gap = [[1.0, 1.0], [1.0, np.nan]]  # pairs of token and cluster that there are
-    losses = np.reshape([[2.0] * 8, [2.3, 1.6, 1.7, 1.5, 1.9, 1.8, 2.1, 9.0]], (1, 2, 1, 8))
-    status = np.full((1, 2, 1, 8), RunStatus.converged)
-    status[0, 1, 0, 7] = RunStatus.diverged
-    numbers: dict[str, list[float]] = {
-        "training_loss": [2.0, 2.0, 1.5],
-        "training_loss_stderr": [0.03, 0.03, 0.04],
-        "test_error": [0.7, 0.7, 0.9],
-        "test_error_stderr": [0.0, 0.0, 0.0],
-    }
-    sizes, dims = ("token", "cluster"), ("start", "dimension", "alpha", "seed")
+    gap = np.array([[1.0, 1.0], [1.0, np.nan]])  # pairs of token and cluster that there are
+    losses = np.array([[2.0] * 8, [2.3, 1.6, 1.7, 1.5, 1.9, 1.8, 2.1, 9.0]])
+    diverged = np.array([[0] * 8, [0] * 7 + [4]])  # as RunStatus says
+    sizes, branches, places = ("token", "cluster"), ("branch", "alpha"), ("dimension", "seed")
     overlaps = {"theta": [[0.1195], [0.12], [0.0]], "m": [[0.0], [0.0], [0.21]]}
+    numbers = {"training_loss": [[2.0], [2.0], [1.5]], "training_loss_stderr": [[0.03], [0.03], [0.04]]}
+    numbers |= {"test_error": [[0.7], [0.7], [0.9]], "test_error_stderr": [[0.0]] * 3}
     theory = xr.Dataset(
-        {name: (("branch", "alpha", *sizes), np.multiply.outer(value, gap)) for name, value in overlaps.items()}
-        | {name: (("branch", "alpha"), np.reshape(value, (3, 1))) for name, value in numbers.items()},
+        {name: ((*branches, *sizes), np.multiply.outer(values, gap)) for name, values in overlaps.items()}
+        | {name: (branches, values) for name, values in numbers.items()},
         coords={"branch": ["mixed", "semantic", "positional"], "alpha": [0.8]},
     )
-    own = {"theta": np.reshape(theta, losses.shape), "m": np.reshape(m, losses.shape)}
+    own = {"training_loss": losses, "test_error": losses / 2, "status": diverged}
     runs = xr.Dataset(
-        {name: ((*dims, *sizes), np.multiply.outer(value, gap)) for name, value in own.items()}
-        | {"training_loss": (dims, losses), "test_error": (dims, losses / 2), "status": (dims, status)},
-        coords={"start": ["semantic"], "dimension": [30, 60], "alpha": [0.8]},
+        {name: ((*places, *sizes), np.multiply.outer(values, gap)) for name, values in (("theta", theta), ("m", m))}
+        | {name: (places, values) for name, values in own.items()},
+        coords={"dimension": [30, 60]},
     )
-    return ends_text(theory, runs)
+    return ends_text(theory, runs.expand_dims({"start": ["semantic"], "alpha": [0.8]}))
 
 
 def test_runs_that_left_their_branch_are_compared_with_the_one_where_they_ended():
@@ -120,54 +110,3 @@ def test_runs_that_left_their_branch_are_compared_with_the_one_where_they_ended(
         ["semantic", "0.8", "60", "positional", "5", f"{loss:+.1f}", f"{test:+.1f}"],
     ]
     assert ends([[0.05] * 8] * 2, [[0.11] * 8] * 2) == ""
-
-
-ALPHAS = np.linspace(0.5, 2.0, 7)
-# where a start's limits of large d part from the theory of its branch by more than 3 standard errors
-PARTED = {
-    "correlated": {"semantic": [0.5, 0.75]},
-    "rank2": {"semantic": list(ALPHAS), "positional": [1.0, 1.25, 1.5, 1.75, 2.0], "mixed": [0.5]},
-    "untied": {"semantic": [0.5, 0.75, 1.0]},
-    "values": {"semantic": list(ALPHAS), "positional": [1.25, 1.5, 1.75, 2.0]},
-}
-# of 24 runs at d = 1000, how many stayed, where not all did at every alpha
-STAYED = {
-    ("correlated", "semantic"): [4, 5, 12, 21, 23, 24, 24],
-    ("untied", "semantic"): [2, 3, 6, 12, 22, 24, 24],
-    ("rank2", "positional"): [24, 4, 5, 3, 0, 0, 0],
-    ("rank2", "semantic"): [0] * 7,
-    ("values", "semantic"): [13, 20, 24, 24, 24, 24, 24],
-}
-
-
-@pytest.mark.parametrize("name", PARTED)
-def test_texts_of_shipped_runs_are_theirs_and_say_what_the_docs_say(name):
-    """Means of Appendix E.3, where training parts from the theory, and how many runs stayed on their branch."""
-    runs = ap.load_dataset(SHIPPED / f"{name}-runs.nc")
-    compared, ended = (SHIPPED / f"{name}.txt").read_text(encoding="utf-8").split("Where not all runs stayed")
-    parted: dict[str, list[float]] = {}
-    seen = set()
-    for part in compared.split("\n\n"):
-        head = re.match(r"(\w+), alpha = ([\d.]+)", part)
-        if head is None:
-            continue
-        start, alpha = head[1], float(head[2])
-        seen.add((start, alpha))
-        block = {words[0]: words[1:] for words in map(str.split, part.splitlines()[2:])}
-        for quantity in ("training_loss", "test_error", "weight_norm"):
-            values = runs[quantity].sel(start=start, alpha=alpha)
-            means, errors = values.mean("seed"), values.std("seed", ddof=1) / np.sqrt(24)
-            texts = [format_value(float(mean), float(error)) for mean, error in zip(means, errors, strict=True)]
-            assert [block[quantity][1], block[quantity][3]] == texts
-        if max(abs(float(words[6].split("(")[0])) for words in block.values()) > 3:
-            parted.setdefault(start, []).append(alpha)
-    starts = list(map(str, runs["start"].to_numpy()))
-    assert seen == {(start, alpha) for start in starts for alpha in ALPHAS}
-    assert parted == PARTED[name]
-    rows = [line.split() for line in ended.splitlines()[3:]]
-    for start in starts:
-        left = [
-            sum(int(n) for s, a, d, end, n, *_ in rows if (s, float(a), d) == (start, alpha, "1000") and end != start)
-            for alpha in ALPHAS
-        ]
-        assert [24 - count for count in left] == STAYED.get((name, start), [24] * 7), start

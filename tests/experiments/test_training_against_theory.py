@@ -8,34 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from models import model, of_terms
-from scipy.special import expit, ndtr
+from calibration import limit_of_runs
+from models import MIXTURE, model, of_terms
+from one_token import Cluster, OneToken, logistic
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
-from attnphase.functions import cos, sigmoid, sign, softplus
+from attnphase.functions import sign, softplus
 
 SHIPPED = Path(__file__).parents[2] / "data" / "experiments"
 PAPER = ap.Problem.paper(omega=0.3)
 NAMES = ("training_loss", "test_error", "weight_norm")
-
-
-def limit(runs: xr.Dataset, name: str, point: xr.Dataset) -> tuple[float, float]:
-    """Limit of large d and its standard error, freed of what runs have in common with the linear predictor.
-
-    One draw of teacher and samples is harder than another, for the linear predictor as well, whose error in the limit
-    is known to many digits: a fit of ``a + b/d + c (linear - its limit)`` to single runs, whose variances fall like
-    1/d, leaves a two to five times smaller error of a than the runs' means have.
-    """
-    d = np.repeat(runs["dimension"].to_numpy(), runs.sizes["seed"]).astype(float)
-    values, linear = (runs[n].transpose("dimension", "seed").to_numpy().ravel() for n in (name, "linear_test_error"))
-    weight = np.sqrt(d)
-    design = np.stack([np.ones_like(d), 1 / d, linear - float(point["linear_test_error"])], axis=1) * weight[:, None]
-    fitted = np.linalg.lstsq(design, values * weight)[0]
-    residual = values * weight - design @ fitted
-    covariance = residual @ residual / (len(d) - 3) * np.linalg.inv(design.T @ design)
-    return float(fitted[0]), float(np.sqrt(covariance[0, 0]))
 
 
 def assert_agree(problem: ap.Problem, runs: xr.Dataset, accuracy: dict[str, float]) -> None:
@@ -43,7 +27,7 @@ def assert_agree(problem: ap.Problem, runs: xr.Dataset, accuracy: dict[str, floa
 
     Where the smallest dimension is clearly off, the largest is less so: the correction shrinks.
     """
-    starts = tuple(map(str, runs["start"].to_numpy()))
+    starts: Any = tuple(map(str, runs["start"].to_numpy()))
     moderate = problem.with_fields({"integration.standard_error": 5e-3})
     theory = ap.sweep(moderate, alpha=[2.0], branch=starts, workers=1)
     assert not theory["status"].any()
@@ -58,7 +42,7 @@ def assert_agree(problem: ap.Problem, runs: xr.Dataset, accuracy: dict[str, floa
     for start in starts:
         point = theory.sel(branch=start).isel(alpha=0)
         for name in NAMES:
-            found, error = limit(runs.sel(start=start).isel(alpha=0), name, point)
+            found, error = limit_of_runs(runs.sel(start=start).isel(alpha=0), name, point)
             expected = float(point[name])
             deviation = abs(found - expected) / np.hypot(error, float(point[f"{name}_stderr"]))
             assert deviation < 3, (start, name, found, error, expected)
@@ -79,17 +63,8 @@ def test_theory_agrees_with_shipped_runs(name):
     assert_agree(problem, runs, {"training_loss": 0.011, "test_error": 0.014, "weight_norm": 0.012})
 
 
-LIVE: dict[str, tuple[dict[str, Any], str, str]] = {
-    "a mixture along the teacher": (
-        {
-            "tokens.kind": "mixture",
-            "tokens.clusters": [[{"sigma": 0.45, "mean": [0.7]}, {"sigma": 0.6, "mean": [-0.4]}]] * 2,
-            "tokens.law": {"kind": "same", "probability": 0.8},
-            "tokens.mean_teacher": [[0.6]],
-        },
-        "semantic",
-        "lbfgs",
-    ),
+LIVE: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "a mixture along the teacher": ({**MIXTURE}, "semantic", "lbfgs"),
     "sparse": (
         {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.002},
         "semantic",
@@ -176,60 +151,30 @@ def test_a_second_column_leads_semantic_and_positional_starts_to_the_mixed_state
 
 
 def probit(h, k, noise):
-    """``P(y = 1 | k) = Phi(k / sqrt(0.6))``, by noise of variance 0.6."""
+    """A label is the sign of a field with noise."""
     return softplus(-sign(k[0, 0] + noise[0, 0]) * h[0, 0])
 
 
-def logistic(h, k, noise, b=1.7):
-    """``P(y = 1 | k) = 1 / (1 + exp(-b k))``, by noise of variance 1."""
-    return softplus(-sign(cos(2 * np.pi * noise[0, 0]) - cos(np.pi * sigmoid(b * k[0, 0]))) * h[0, 0])
+DRAWN = ap.Problem().with_fields(
+    {
+        **{"tokens.length": 1, "tokens.sigma": 0.9, "positions.kind": "none", "teacher.mixing": None},
+        **{"teacher.noise": 0.6, "regularizer.strength": 0.13, "loss.kind": "expression", "loss.expression": probit},
+        "metrics.wrong": "(1 - sign(k + noise)*sign(h0_0))/2",
+    }
+)
 
 
-LABELS = {
-    "probit": (probit, 0.6, "sign(k + noise)", lambda k: ndtr(k / np.sqrt(0.6))),
-    "logistic": (
-        logistic,
-        1.0,
-        f"sign(cos({2 * np.pi!r}*noise) - cos({np.pi!r}*sigmoid(1.7*k)))",
-        lambda k: expit(1.7 * k),
-    ),
-}
+def students_of_drawn_labels() -> dict[str, float]:
+    """At alpha = 2.7, by a program of one's own, and the share of signs that differ."""
+    found = OneToken([Cluster(sigma=0.9)], logistic, 2.7, 0.13, noise=0.6).solved([[1.0, 1.0, 0.0, 0.5]])
+    q, V, theta = (found[name][0] for name in ("q", "V", "theta"))
+    return {"q": q, "V": V, "theta": theta, "metric_wrong": np.arccos(theta / np.sqrt(q * (0.81 + 0.6))) / np.pi}
 
 
-def labelled(name: str) -> tuple[ap.Problem, dict[str, float]]:
-    """A problem of drawn labels, and its fixed point at alpha = 2.7 by a quadrature where both labels are nodes."""
-    loss, noise, label, probability = LABELS[name]
-    fields = {"tokens.length": 1, "tokens.sigma": 0.9, "positions.kind": "none", "teacher.mixing": None}
-    fields |= {"teacher.noise": noise, "regularizer.strength": 0.13, "loss.kind": "expression", "loss.expression": loss}
-    problem = ap.Problem().with_fields(fields | {"metrics.wrong": f"(1 - {label}*sign(h0_0))/2"})
-    x, w = np.polynomial.hermite_e.hermegauss(70)
-    w, rho, labels, k, xi = w / w.sum(), 0.81, np.array([1.0, -1.0]), 0.9 * x[:, None, None], x[None, :, None]
-    one = probability(k[..., 0])
-    weights = np.stack([one, 1 - one], axis=-1) * w[:, None, None] * w[None, :, None]
-    q, V, theta, image = 1.0, 1.0, 0.5, (0.0, 0.0, 0.0)
-    h = np.zeros(weights.shape)
-    for _ in range(300):
-        omega = theta / rho * k + np.sqrt(q - theta**2 / rho) * xi + 0 * labels
-        for _ in range(4):  # from those before
-            falls = expit(-labels * h)
-            h = h - (h - omega - V * labels * falls) / (1 + V * falls * (1 - falls))
-        g, bend = (h - omega) / V, expit(h) * expit(-h)
-        V_hat = 2.7 * (weights * bend / (1 + V * bend)).sum()
-        q_hat, theta_hat = 2.7 * (weights * g**2).sum(), 2.7 * (weights * g * k).sum() / rho + V_hat * theta / rho
-        R = 1 / (0.13 + rho * V_hat)
-        image = rho * R**2 * (rho * q_hat + (rho * theta_hat) ** 2), rho * R, rho * R * rho * theta_hat
-        q, V, theta = (0.5 * old + 0.5 * new for old, new in zip((q, V, theta), image, strict=True))
-    assert np.abs(np.array(image) - (q, V, theta)).max() < 1e-9
-    wrong = ndtr(-labels * (theta / rho * k[:, 0]) / np.sqrt(q - theta**2 / rho))
-    both = np.stack([one[:, 0], 1 - one[:, 0]], axis=-1) * w[:, None]
-    return problem, {"q": q, "V": V, "theta": theta, "metric_wrong": float((both * wrong).sum())}
-
-
-@pytest.mark.parametrize("name", LABELS)
-def test_students_of_drawn_labels_are_those_of_a_quadrature(name):
+def test_students_of_drawn_labels_are_those_of_a_quadrature():
     """Fitted to 1/d at two dimensions, without a kernel of this loss."""
-    problem, expected = labelled(name)
-    runs = ap.simulate(problem, 2.7, "semantic", [150, 300], 12, "lbfgs", tolerance=1e-6).squeeze()
+    expected = students_of_drawn_labels()
+    runs = ap.simulate(DRAWN, 2.7, "semantic", [150, 300], 12, "lbfgs", tolerance=1e-6).squeeze()
     for key in ("q", "theta", "metric_wrong"):
         values = np.abs(runs[key].transpose("dimension", "seed", ...).to_numpy().reshape(2, -1))
         (small, large), errors = values.mean(axis=1), values.std(axis=1, ddof=1) / 12**0.5
@@ -238,10 +183,8 @@ def test_students_of_drawn_labels_are_those_of_a_quadrature(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", LABELS)
-def test_theory_of_drawn_labels_is_that_of_a_quadrature(name):
-    problem, expected = labelled(name)
-    point = ap.solve(problem.with_fields({"integration.standard_error": 2e-3}), 2.7, "semantic")
+def test_theory_of_drawn_labels_is_that_of_a_quadrature():
+    point = ap.solve(DRAWN.with_fields({"integration.standard_error": 2e-3}), 2.7, "semantic")
     assert point["status"].item() == 0
-    for key, value in expected.items():
+    for key, value in students_of_drawn_labels().items():
         assert abs(point[key].item() - value) <= 4 * point[f"{key}_stderr"].item() < 0.04 * abs(value), key

@@ -1,4 +1,4 @@
-"""Datasets of points whose numbers are given by formulas, so that figures, pages and tables can be read off by hand."""
+"""Datasets of points and runs whose numbers are given by formulas, so that pages and tables can be read off by hand."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import xarray as xr
 
 import attnphase as ap
 
-__all__ = ["ALPHAS", "FEW", "points", "stretched"]
+__all__ = ["ALPHAS", "DIMENSIONS", "FEW", "SEEDS", "points", "stretched", "written"]
 
 ALPHAS = (0.5, 1.25, 2.0)
+DIMENSIONS, SEEDS = [50, 100, 200], 4
 FEW = {"integration.rule": "sobol", "integration.nodes": 16}
 _GOOD = {"status": 0, "on_branch": 0, "identities": 0, "overlap_gap": 0.01}
 
@@ -59,3 +60,23 @@ def _solved(problem: str, fields: tuple[str, ...]) -> xr.Dataset:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ap.sweep(own, [1.3], branch="semantic", fields=asked, settings=settings, workers=1, progress=False)
+
+
+def written(point: xr.Dataset, noise: float = 0.01, slope: float = 0.0, A: Any = None, B: Any = 1.0) -> xr.Dataset:
+    """Runs of the theory's numbers plus slope/d and noise of zero mean, in frames A of columns, B of teachers."""
+    problem, start = ap.Problem.from_toml(point.attrs["problem"]), point["branch"].item()
+    shape: Any = (problem, float(point["alpha"]), start, DIMENSIONS, SEEDS)
+    runs = ap.simulate(*shape, "gd", steps=1, test_samples=0).copy(deep=True)
+    A, generator = np.eye(problem.columns) if A is None else A, np.random.default_rng(8)
+    frames = {
+        "q": lambda values: A @ ((values + values.mT) / 2) @ A.mT,
+        "theta": lambda values: A @ values * B,
+        "m": lambda values: (A @ values[..., None])[..., 0],
+    }
+    for name in ("q", "m", "theta", "training_loss", "test_error", "weight_norm"):
+        for j, d in enumerate(DIMENSIONS):
+            values = np.repeat(point[name].to_numpy()[None], SEEDS, axis=0)
+            kicks = generator.standard_normal(values.shape)
+            values = values * (1 + slope / d + noise * (kicks - kicks.mean(axis=0)))
+            runs[name].to_numpy()[0, j, 0] = frames.get(name, lambda values: values)(values)
+    return runs

@@ -11,7 +11,7 @@ from typing import Any
 
 import attnphase as ap
 
-__all__ = ["MODELS", "model", "of_terms"]
+__all__ = ["MIXTURE", "MODELS", "model", "of_terms"]
 
 _TERMS = (
     "square*(h - scale*k + enters*b - shift - apart*c)**2/2 + logistic*softplus((2*c - 1)*(a*h + b))"
@@ -64,6 +64,14 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     | _formula(_HEADS, heads=1, share=0.6, located=0, beta=1.2),
 }
 """Fields of each; every number of them may be changed without compiling another."""
+
+MIXTURE: dict[str, Any] = {
+    "tokens.kind": "mixture",
+    "tokens.clusters": [[{"sigma": 0.45, "mean": [0.7]}, {"sigma": 0.6, "mean": [-0.4]}]] * 2,
+    "tokens.law": {"kind": "same", "probability": 0.8},
+    "tokens.mean_teacher": [[0.6]],
+}
+"""Fields of two clusters along the teacher, to which both tokens mostly belong."""
 
 
 def model(name: str, fields: Mapping[str, Any] | None = None) -> ap.Problem:

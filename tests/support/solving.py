@@ -9,7 +9,7 @@ import xarray as xr
 
 import attnphase as ap
 
-__all__ = ["in_units", "settings", "size", "solved", "word"]
+__all__ = ["endings", "in_units", "settings", "size", "solved", "word"]
 
 
 def in_units(c: float) -> dict[str, Any]:
@@ -35,6 +35,11 @@ def solved(problem: ap.Problem, alpha: float, branch: str = "semantic", start: A
 def word(ds: xr.Dataset, name: str = "status") -> str:
     """What a flag means."""
     return ds[name].attrs["flag_meanings"].split()[int(ds[name].item())]
+
+
+def endings(ds: xr.Dataset) -> Any:
+    """How training runs ended, an array of words."""
+    return np.array(ds["status"].attrs["flag_meanings"].split())[ds["status"].to_numpy()]
 
 
 def size(ds: xr.Dataset, name: str) -> float:
