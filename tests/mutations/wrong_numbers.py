@@ -228,7 +228,7 @@ WRONG: dict[str, Wrong] = {
     # experiments
     "training-ends-at-a-loss-that-is-one-percent-too-small": _row(
         "simulate", "training_loss", times(0.99),
-        "experiments/test_sgd.py::test_runs_depend_on_no_other_run_and_report_the_risk_of_fresh_samples",
+        "experiments/test_sgd.py::test_runs_make_steps_of_batches_and_report_the_risk_of_fresh_samples",
     ),
     "the-error-of-runs-is-a-hundredth": _row(
         "simulate", "*_stderr", times(0.01),
