@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import isnan
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_no_point_of_a_dense_net_is_lower_than_the_minimum():
 
 def test_the_attention_program_makes_no_order_parameter_by_chance():
     """Its points have their mirror images."""
-    images = AttentionMap(drawn()[0].independent, 2**8).images(np.array([np.log(0.3), np.log(8.0), 0.0]))
+    images = AttentionMap(cast("Any", drawn()[0].independent), 2**8).images(np.array([np.log(0.3), np.log(8.0), 0.0]))
     np.testing.assert_allclose(images[:, 2], 0, atol=1e-12)
     assert images[1:, 0].std() > 1e-3
 
@@ -93,7 +94,7 @@ def test_the_saved_references_of_ridge_regression_are_the_closed_form():
     ridges = [one for one in problems if one.loss == "square" and one.number in references]
     assert ridges
     for problem in ridges:
-        one = problem.independent
+        one = cast("Scalar", problem.independent)
         right = ridge_regression(one.length * one.sigma**2, one.ridge, one.alpha, one.noise)
         assert references[problem.number].values["q"] == pytest.approx(right["q"] / one.length, rel=1e-8)
 

@@ -32,7 +32,7 @@ ON, MERGED, OPEN = "on_branch", "merged_with_uninformed", "not_decided"
 pytestmark = pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 
 
-def paper(omega: float, nodes: int = 0, seed: int = 0, **fields: Any) -> ap.Problem:
+def paper(omega: float, nodes: int = 0, seed: int = 0, /, **fields: Any) -> ap.Problem:
     """The paper's, by its default rule or by Sobol points."""
     integration = {"integration.rule": "sobol", "integration.nodes": nodes, "integration.seed": seed} if nodes else {}
     return ap.Problem.paper(omega=omega).with_fields(integration | fields)

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xarray as xr
@@ -61,7 +62,7 @@ def folder(tmp_path, monkeypatch):
     Path("own.toml").write_text(problem.to_toml())
 
 
-def sweep(omega=OMEGAS, problem=PAPER, alpha=ALPHAS, branch="semantic", settings=SETTINGS, **options):
+def sweep(omega=OMEGAS, problem=PAPER, alpha=ALPHAS, branch: Any = "semantic", settings=SETTINGS, **options):
     return ap.sweep(problem, alpha, omega, branch, settings=settings, **{"workers": 1, **options})
 
 

@@ -42,6 +42,7 @@ def modulated(second):
 def test_the_assignment_of_lowest_loss_is_traced(second):
     problem = modulated(second)
     parts = traced(Setting(problem, 4.3, "regularizer.strength"), "semantic", (0.015, 0.018), SETTINGS, silent)
+    assert isinstance(parts, list)
     loss = float(parts[-1].losses(np.log(0.018)))
     assert loss == pytest.approx(float(ap.solve(problem, 4.3, settings=SETTINGS)["training_loss"]), rel=1e-3)
     assert loss < 0.018

@@ -7,6 +7,7 @@ Not public: `linear_test_error` with a teacher in NumPy, for more dimensions tha
 """
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def error_of(problem, target):
 
     maps = kernels_for(PAIR).ridge
     sizes = {"length": problem.tokens.length, "teacher_rank": problem.teacher.rank, "noise_columns": 0}
-    kernels = SimpleNamespace(**sizes, targets_at=targets_at, ridge=maps)
+    kernels: Any = SimpleNamespace(**sizes, targets_at=targets_at, ridge=maps)
     return baseline.linear_test_error(System(problem, kernels, Spectrum.of(problem)))
 
 

@@ -5,6 +5,7 @@ Not public: maps whose minima a test changes, and rules by their orders; `solve`
 
 from dataclasses import replace
 from importlib import import_module
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def run_of(problem, alpha):
     return Run(system, alpha, SETTINGS, Sector.of(initial_overlaps(problem, "semantic"), system.symmetries))
 
 
-def in_two_minima():
+def in_two_minima() -> tuple[Run, Any, Any, Any]:
     """A run, and its map evaluated where many nodes have two minima, and the point."""
     run = run_of(FEW, 0.7)
     map_ = run.map(run.system.refinement(2**18).sobol(64))
@@ -118,7 +119,7 @@ def test_an_order_parameter_on_its_way_to_zero_is_told_from_one_that_grows():
     ):
         ends = [replace(informed, theta=share * informed.theta)]
         ends += [replace(informed, theta=image * informed.theta, q=q * informed.q)]
-        found = FixedPoint(*map(map_.pack, ends), 1e-3, 40, status)
+        found = FixedPoint(map_.pack(ends[0]), map_.pack(ends[1]), 1e-3, 40, status)
         assert bool(_decays(map_, found, informed, "semantic")) is expected
 
 
@@ -140,7 +141,7 @@ def test_an_informed_start_leads_to_a_branch_where_there_is_one(problem, monkeyp
     at = {alpha: Setting(problem, alpha, "alpha") for alpha in (0.3, 2.0)}
     assert _sought(at[0.3], "semantic", (0.2, 3.0), SETTINGS, silent) is None
     assert min(seen[:-1]) >= 0.25 > seen[-1] > 0.1
-    assert _sought(at[2.0], "semantic", (0.2, 3.0), SETTINGS, silent).theta.min() > 0.1
+    assert cast("Any", _sought(at[2.0], "semantic", (0.2, 3.0), SETTINGS, silent)).theta.min() > 0.1
 
 
 def test_the_lift_reaches_the_domain_on_every_atom():
@@ -150,7 +151,7 @@ def test_the_lift_reaches_the_domain_on_every_atom():
     one, spectrum = np.ones((2, 1, 1, 1)), system.spectrum
     hats = Conjugates(0.3 * one, np.array([-1.0, 0.5])[:, None, None, None], 0 * one, 0.1 * one)
     assert system.prior.overlaps(hats) is None
-    image = system.prior.overlaps(hats, lift=True)
+    image: Any = system.prior.overlaps(hats, lift=True)
     # the curvature of the first atom, -0.28, becomes a tenth of the ridge; the second's stays positive
     curvature = 0.01 + spectrum.gamma.T @ (np.array([-1.0, 0.5]) + (0.1 * 0.01 + 0.28) / 0.32)
     assert curvature[0] == pytest.approx(0.001, rel=1e-9)

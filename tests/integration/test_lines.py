@@ -4,6 +4,7 @@ Not public: nodes, cuts and maps; a wrong one would make `solve` slow, or its er
 """
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System
 
 
-def map_at(fields, alpha, q, V, m, theta, orders):
+def map_at(fields, alpha, q, V, m, theta, orders) -> tuple[Any, Overlaps]:
     """A map evaluated once at a point of two tokens, and the point; numbers of both tokens or of each."""
     system = System.of(model("paper", fields))
     shaped = (np.broadcast_to(np.array(value, float), 2).reshape(2, 1, 1).copy() for value in (q, V, m, theta))

@@ -1,5 +1,7 @@
 """Fixed points by lines and by scrambled points agree within their errors, and with closed forms."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from models import model
@@ -15,7 +17,7 @@ COARSE = {"integration.standard_error": 3e-3}
 UNEVEN = {"teacher.noise": 0.011, "tokens.sigma": [0.5, 0.6], "integration.standard_error": 8e-3}
 BANDED = {"teacher.mixing": [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]], "positions.kind": "none"}
 OF_MEAN = CLUSTERS | {"tokens.mean_teacher": [[0.3]], "teacher.omega": 0.3}
-CASES = {
+CASES: dict[str, tuple[ap.Problem, float, Any]] = {
     "positional": (model("paper", {"teacher.omega": 0.31}), 1.24, "positional"),
     "semantic": (model("paper", {"teacher.omega": 0.28}), 1.6, "semantic"),
     "uneven, noisy": (model("noisy", UNEVEN), 2.5, "semantic"),

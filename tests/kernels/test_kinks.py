@@ -49,7 +49,7 @@ def test_minima_that_kinks_hold_are_the_lowest_on_a_grid(name, scale, uncompiled
         def at(h, omega=omega, labels=labels):
             return sum((x - w) ** 2 / (2 * v) for x, w, v in zip(h, omega, V, strict=True)) + loss(*h, *labels)
 
-        middle, reach = np.zeros(2), 8.0
+        middle, reach, energies = np.zeros(2), 8.0, np.array(np.nan)
         for points in (641, *[41] * 12):
             h = np.meshgrid(*(reach * np.linspace(-1, 1, points) + x for x in middle), indexing="ij")
             energies = at(h)

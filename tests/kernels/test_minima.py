@@ -42,7 +42,7 @@ class Energy:
         self.printed, self.nodes = reference_backend(problem, "numpy"), nodes
         self.inverse = np.linalg.inv(nodes.factor @ nodes.factor.mT)
 
-    def at(self, h, which=slice(None)):
+    def at(self, h, which: slice | list[int] = slice(None)):
         """Energies (N,) and gradients (N, L, r) at fields, of some nodes."""
         centers, k, _, *shared = self.nodes
         pull = np.einsum("lij,nlj->nli", self.inverse, h - centers[which])
@@ -58,7 +58,7 @@ def test_minima_are_stationary_in_the_printed_loss(name, variance, request):
     if name in UNCOMPILED:
         request.getfixturevalue("uncompiled")
     problem, count = (COMPILED | UNCOMPILED)[name], 200 if name in COMPILED else 12
-    nodes, known = drawn(problem, count, 1, variance, 1 + variance / 20), None
+    nodes, known, several = drawn(problem, count, 1, variance, 1 + variance / 20), None, 0.0
     energy = Energy(problem, nodes)
     for starts in (Starts.COLD, Starts.FROM_ZERO, Starts.WARM, Starts.REFRESH):
         found = minimised(problem, nodes, starts, known)
@@ -84,7 +84,7 @@ def test_minima_are_stationary_in_the_printed_loss(name, variance, request):
 def lowest_on_grids(energy, number, reach):
     """The lowest energy of a node on a fine grid, and then on finer ones about its lowest point."""
     center = energy.nodes.centers[number]
-    middle, points = 0 * center.ravel(), 4001 if center.size == 1 else 161
+    middle, points, energies = 0 * center.ravel(), 4001 if center.size == 1 else 161, np.array(np.nan)
     for _ in range(9):
         axes = np.meshgrid(*[reach * np.linspace(-1, 1, points)] * center.size, indexing="ij")
         h = (middle + np.stack([axis.ravel() for axis in axes], axis=1)).reshape(-1, *center.shape)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 def ridges(name: str, *strengths: float, **fields: Any) -> ap.Problem:
     return model(
-        name, fields.pop("fields", {}) | {"regularizer.strength": strengths if len(strengths) > 1 else strengths[0]}
+        name, fields.pop("fields", {}) | {"regularizer.strength": strengths if len(strengths) != 1 else strengths[0]}
     )
 
 

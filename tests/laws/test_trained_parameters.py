@@ -141,8 +141,8 @@ def test_a_parameter_trained_on_kinks_minimises_the_own_objective(name: str) -> 
         return OneToken([Cluster(sigma=0.9)], alpha=2.5, ridge=0.1, noise=0.5, **own_of(b)).solved(near)
 
     b = point.trained.item()
-    best = minimize_scalar(lambda b: own(b)["training_loss"] + 0.02 * b**2, (0.8 * b, 1.2 * b), tol=1e-5).x
-    expected = own(best) | {"trained": np.array(best)}
+    best: Any = minimize_scalar(lambda b: own(b)["training_loss"] + 0.02 * b**2, (0.8 * b, 1.2 * b), tol=1e-5)
+    expected = own(best.x) | {"trained": np.array(best.x)}
     for key in ("q", "V", "theta", "trained"):
         value, error = point[key].item(), point[f"{key}_stderr"].item()
         assert abs(value - expected[key].item()) < 4 * error + 1e-4 < 0.02 * max(abs(value), 0.3), key

@@ -35,7 +35,7 @@ def loss_of_zero_weights(problem: ap.Problem, alpha: float) -> float:
     return alpha * float(weights @ (variance * (0.5 - targets) ** 2).sum(axis=(1, 2))) / 2
 
 
-VANISHING: dict[str, tuple[dict[str, Any], str]] = {
+VANISHING: dict[str, tuple[dict[str, Any], Any]] = {
     "small tokens, semantic": ({"tokens.sigma": 0.037}, "semantic"),
     "small tokens, positional": ({"tokens.sigma": 0.037, "regularizer.strength": 0.02}, "positional"),
     "a strong ridge": ({"regularizer.strength": 60.0}, "uninformed"),

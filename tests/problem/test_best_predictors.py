@@ -5,7 +5,7 @@ Not public: `predictors.FEWEST`, without which a bias of few nodes could not be 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ class Moments:
 
     def add(self, p: float, mean: Array, covariance: Array, slope: Array, value: float, at: Array) -> None:
         """The label is value plus the slope times what varies; the coordinates' mean is at."""
-        value += slope @ mean
+        value += float(slope @ mean)
         self.x, self.y = self.x + p * at, self.y + p * value
         self.xx += p * (covariance + np.outer(at, at))
         self.xy += p * (covariance @ slope + at * value)
@@ -222,7 +222,7 @@ def test_least_squares_on_samples(name: str):
         rest = y - design @ np.linalg.lstsq(gram, design.T @ (weights * y), rcond=None)[0]
         squares = weights * rest**2 / weights.mean()
         mean = squares.sum() / (SAMPLES - design.shape[1])
-        found[kind] = ap.best_predictor(problem_of(own, **law), text, kind)
+        found[kind] = ap.best_predictor(problem_of(own, **law), text, cast("Any", kind))
         error = (squares - mean * weights / weights.mean()).std() / np.sqrt(SAMPLES)
         assert_right(found[kind], mean, error, 8e-3)
     assert found["linear"].error < 0.96 * found["pooled"].error < 0.94 * found["constant"].error

@@ -127,7 +127,7 @@ def test_a_later_change_does_not_enter_the_tables_of_the_caller():
     table = {"tau": 0.7}
     formula = {"tokens.length": 1, "loss.kind": "expression", "loss.expression": "tau*(h - k)**2"}
     changed = problem(formula | {"loss.parameters": table, "loss.parameters.tau": 0.4})
-    assert (dict(changed.loss.parameters), table) == ({"tau": 0.4}, {"tau": 0.7})
+    assert (dict(changed.loss.parameters or {}), table) == ({"tau": 0.4}, {"tau": 0.7})
 
 
 CHAIN = {"kind": "markov", "weights": [0.3, 0.7], "transition": [[0.9, 0.1], [0.4, 0.6]]}

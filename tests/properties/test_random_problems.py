@@ -121,7 +121,7 @@ def consistent_or_flagged(problem: ap.Problem, alpha: float, branch: Any) -> int
         assert np.linalg.eigvalsh(np.nan_to_num(matrices)).min() >= -1e-9 * np.nanmax(np.abs(matrices))
     # |W|^2/d bounds every q by the largest eigenvalue of its covariance
     if problem.tokens.clusters is None and problem.tokens.spectrum is None:
-        largest = np.max(np.square(problem.tokens.sigma))
+        largest = np.max(np.square(np.array(problem.tokens.sigma)))
         traces = np.trace(q, axis1=-2, axis2=-1)
         assert (traces <= largest * float(point.weight_norm) * (1 + 1e-6 + residual) + 1e-9).all()
     return status

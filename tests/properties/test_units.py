@@ -73,7 +73,7 @@ THREE = {
 CLUSTERS = [[{"sigma": 0.42, "mean": [0.5]}, {"sigma": 0.61, "mean": [-0.8]}], [{"sigma": 0.52, "mean": [0.2]}]]
 MIXTURE = {"tokens.kind": "mixture", "tokens.sigma": None, "tokens.clusters": CLUSTERS}
 ONE = {"tokens.sigma": 0.68, "positions.gram": None}
-SOLVED: dict[str, tuple[str, dict[str, Any], float, str]] = {
+SOLVED: dict[str, tuple[str, dict[str, Any], float, Any]] = {
     "softmax": ("paper", {}, 2.2, "semantic"),
     "positional": ("paper", {}, 0.9, "positional"),
     "uninformed": ("paper", {}, 1.4, "uninformed"),

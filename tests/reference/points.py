@@ -399,7 +399,7 @@ def _other(name: str) -> ap.Problem:
 def _theories() -> Iterator[Point]:
     paper, coarse = ap.Problem(), {"integration.rule": "sobol", "integration.nodes": 64}
     for name in ("paper", "rank 2", "square", "quantile", "three tokens", "linear"):
-        yield Point(f"solutions, {name}", "solutions", _model(MODELS[name][0] | coarse), {"alpha": 1.6, "starts": 4})
+        yield Point(f"solutions, {name}", "solutions", _other(name).with_fields(coarse), {"alpha": 1.6, "starts": 4})
     wide = paper.with_fields({"tokens.sigma": 0.6, "integration.rule": "sobol", "integration.nodes": 256})
     yield Point("follow a fold", "follow", wide, {"field": "alpha", "between": (6.5, 9.0), "branch": "positional"})
     for field_, between in (("tokens.sigma", (0.45, 0.55)), ("teacher.omega", (0.2, 0.4))):

@@ -139,7 +139,7 @@ def test_the_boundaries_are_those_of_the_whole_grid_and_the_map_shows_them(solve
         ("end_positional", end(omega).where(end(omega) < 2)),
     ):
         assert (np.isnan(ds[name]) == np.isnan(expected)).all(), name
-        assert (np.abs(ds[name] - expected).fillna(0) <= steps / 2).all(), name
+        assert (abs(ds[name] - expected).fillna(0) <= steps / 2).all(), name
         np.testing.assert_allclose(ds[f"{name}_stderr"].where(expected > 0, steps / 12**0.5), steps / 12**0.5)
     assert bool(ds["end_semantic"].isnull().all())
     panel = ap.figures.fig3(ds).axes[0]

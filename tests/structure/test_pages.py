@@ -9,6 +9,7 @@ import runpy
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import run
@@ -32,7 +33,7 @@ NO_PROSE = (
 
 def tool(name):
     """A program of the site."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    spec: Any = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     module = sys.modules[f"docs_{name}"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

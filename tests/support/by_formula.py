@@ -65,8 +65,8 @@ def _solved(problem: str, fields: tuple[str, ...]) -> xr.Dataset:
 def written(point: xr.Dataset, noise: float = 0.01, slope: float = 0.0, A: Any = None, B: Any = 1.0) -> xr.Dataset:
     """Runs of the theory's numbers plus slope/d and noise of zero mean, in frames A of columns, B of teachers."""
     problem, start = ap.Problem.from_toml(point.attrs["problem"]), point["branch"].item()
-    shape: Any = (problem, float(point["alpha"]), start, DIMENSIONS, SEEDS)
-    runs = ap.simulate(*shape, "gd", steps=1, test_samples=0).copy(deep=True)
+    shape: Any = (problem, float(point["alpha"]), start, DIMENSIONS, SEEDS, "gd")
+    runs = ap.simulate(*shape, steps=1, test_samples=0).copy(deep=True)
     A, generator = np.eye(problem.columns) if A is None else A, np.random.default_rng(8)
     frames = {
         "q": lambda values: A @ ((values + values.mT) / 2) @ A.mT,

@@ -68,7 +68,7 @@ def label_channel(
     weights, omega, given = norm.pdf(z) * (z[1] - z[0]), m + np.sqrt(q) * z, theta / np.sqrt(q) * z
 
     def sums(noise: float) -> dict[str, float]:
-        spread, total = np.sqrt(rho - theta**2 / q + noise), dict.fromkeys(("g", "gg", "g_omega", "g_k", "loss"), 0.0)
+        spread, total = np.sqrt(rho - theta**2 / q + noise), dict.fromkeys(["g", "gg", "g_omega", "g_k", "loss"], 0.0)
         for label in (1.0, -1.0):
             bound = label * (given + mean) / spread
             share = weights * norm.cdf(bound)

@@ -124,7 +124,7 @@ class OneToken:
             size = self.alpha * cluster.share
             hats.append([size * x for x in ((weights * g**2).sum(), V_hat, (weights * g).sum(), theta_hat)])
             losses += cluster.share * np.array([(weights * loss).sum() for loss in both])
-        return np.array(hats), *losses.tolist()
+        return np.array(hats), float(losses[0]), float(losses[1])
 
     def weights(self, hats: Any) -> tuple[Any, float, float, float]:
         """Overlaps (C, 4) of conjugates, ``|w|^2/d``, the share of weights, and the penalty."""

@@ -90,7 +90,7 @@ def test_free_entropy_of_a_sign_is_that_of_its_evidence_by_quadrature():
 
     def entropy(x: float) -> float:
         p = norm.cdf(math.sqrt(q / V) * x)
-        return norm.pdf(x) * sum(v * math.log(v) for v in (p, 1 - p) if v > 1e-300)
+        return float(norm.pdf(x) * sum(v * math.log(v) for v in (p, 1 - p) if v > 1e-300))
 
     phi = -q * q_hat / 2 + (0.49 * q_hat - math.log1p(0.49 * q_hat)) / 2 + 1.7 * quad(entropy, -12, 12)[0]
     assert float(point.free_entropy) == pytest.approx(phi, abs=5e-5)

@@ -28,7 +28,7 @@ LEGENDRE = np.polynomial.legendre.leggauss(40)
 
 def of_two_cells(edge: float) -> float:
     share = 2 * norm.sf(edge)
-    return share * (1 - share) / (2 * edge * norm.pdf(edge)) ** 2
+    return float(share * (1 - share) / (2 * edge * norm.pdf(edge)) ** 2)
 
 
 @pytest.mark.parametrize(

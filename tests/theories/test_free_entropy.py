@@ -196,7 +196,7 @@ def test_free_entropy_is_stationary_at_solved_fixed_points(name, alpha, branch):
     c = Conjugates(c.q_hat, c.V_hat, -c.m_hat, -c.theta_hat)
     assert np.abs(at.gradient_in_overlaps(x, c)).max() < QUADRATURE * np.abs(terms).max()
     assert np.abs(at.gradient_in_conjugates(x, c)).max() < 1e-9 * np.abs(terms).max()
-    ridge, half = problem.regularizer.strength, 0.5e-2
+    ridge, half = np.array(problem.regularizer.strength).item(), 0.5e-2
 
     def loss(by_ridge=1.0, by_alpha=1.0):
         moved = problem.with_fields({"regularizer.strength": ridge * by_ridge})

@@ -40,7 +40,7 @@ BREAKING: dict[str, Any] = {"branch": "uninformed", "start": "informed", "settin
 def said(problem: ap.Problem, s: float = 1.25) -> ap.Problem:
     """The same law of tokens of mean zero and one variance, by a sampler and a density."""
     density = f"s**{problem.tokens.length}*exp(-(1 - 1/s**2)*sum(k**2)/(2*rho))"
-    numbers = {"s": s, "rho": float(np.max(problem.tokens.sigma)) ** 2}
+    numbers = {"s": s, "rho": float(np.max(np.array(problem.tokens.sigma))) ** 2}
     return problem.with_fields({"tokens.sampler": "s*k", "tokens.density": density, "tokens.parameters": numbers})
 
 
