@@ -239,7 +239,7 @@ def test_the_stated_error_of_a_test_error_is_its_scatter():
     problem = ap.Problem().with_fields(
         {**ONE, "tokens.sigma": 0.8, "loss.kind": "square", "teacher.prior": "rademacher"}
     )
-    problem = problem.with_fields({"metrics.wrong": "(1 - sign(h*k))/2"})
+    problem = problem.with_fields({"metrics.wrong": "(1 - sign(h*k))/2", "metrics.never": "(1 + sign(h*k - 40))/2"})
     runs = xr.concat(
         [still(problem, "semantic=0.7,noise=0.9", 30, 1, 1.0, seed=seed) for seed in range(32)], "draw"
     ).squeeze()
@@ -248,6 +248,8 @@ def test_the_stated_error_of_a_test_error_is_its_scatter():
     for name, values in exact.items():
         scale = values.mean() / values  # errors grow with the value
         assert_calibrated((runs[name] - values) * scale, runs[f"{name}_stderr"] * scale, 8)
+    assert (runs["metric_never"] == 0).all()
+    assert ((runs["metric_never_stderr"] > 1e-6) & (runs["metric_never_stderr"] < 1e-3)).all()  # no node jumps
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.4], ids=["labels without noise", "labels with noise"])

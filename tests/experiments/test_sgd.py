@@ -102,6 +102,7 @@ def test_trajectories_are_compared_at_all_times_in_standard_errors_of_both():
     np.testing.assert_allclose(q.stderr, own, rtol=1e-9)
     assert q.theory[-1] == pytest.approx(float(theory.q[-1, 0, 0, 0]), rel=1e-6)
     assert q.own_stderr[-1] < q.stderr[-1]  # the starts' scatter is gone
+    assert q.shift == pytest.approx((120 * q.own[-1], 120 * q.own_stderr[-1]))
 
     error = 0.08 * np.linspace(0.4, 2.5, theory.sizes["time"]) * theory["q"][:, 0, 0, 0].to_numpy()
     found = ap.compare(theory.assign(q_stderr=theory["q_stderr"] * 0 + error[:, None, None, None]), runs)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import model
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import erfc
@@ -318,3 +319,14 @@ def test_what_vanishes_is_held_against_its_natural_size() -> None:
     zero, natural = np.zeros((2, 1, 1)), 0.36
     scales = Overlaps(zero, zero, zero, zero).scales(np.full((2, 1, 1), natural))
     assert_allclose(scales, 1e-6 * np.repeat([natural, 1 / natural, np.sqrt(natural), natural], 2), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
+def test_the_gap_of_two_copies_under_rows_is_that_of_the_ridge() -> None:
+    """An elastic net that hardly shrinks is a ridge; its minimisers are found by other code."""
+    ridge = model("paper", {"regularizer.strength": 0.002, "integration.standard_error": 1e-2})
+    rows = {"regularizer.kind": "elastic-net", "regularizer.strength": 1e-7, "regularizer.ridge": 0.002}
+    expected, found = (ap.solve(one, 0.8) for one in (ridge, ridge.with_fields(rows)))
+    for name in ("overlap_gap", "overlap_gap_stderr", "replicon"):
+        assert found[name].item() == pytest.approx(expected[name].item(), rel=2e-3), name
+    assert expected.overlap_gap.item() > 0.3

@@ -101,6 +101,8 @@ class Solved:
             "training_loss": 0.002 * alpha - (0.001 * (alpha - alpha_c(omega)) if semantic else 0.0),
             "test_error": 0.002 - 0.0007 * (alpha - alpha_l(omega)) if semantic else np.full(len(alpha), 0.003),
             "linear_test_error": np.full(len(alpha), 0.002),
+            "test_error_stderr": np.full(len(alpha), 1e-6),
+            "linear_test_error_stderr": np.full(len(alpha), 4e-6),
             "on_branch": np.where(merged, MERGED, 0).astype("int8"),
         }
         ds = self.base.isel(alpha=[0] * len(alpha)).assign_coords(alpha=("alpha", alpha, self.base["alpha"].attrs))
@@ -133,6 +135,9 @@ def test_the_boundaries_are_those_of_the_whole_grid_and_the_map_shows_them(solve
     # the losses are linear in alpha, so that nothing is lost between two points
     np.testing.assert_allclose(ds["alpha_c"], alpha_c(omega).where(alpha_c(omega) < end(omega)), rtol=1e-9)
     np.testing.assert_allclose(ds["alpha_l"], alpha_l(omega).where(alpha_l(omega) < 2), rtol=1e-9)
+    np.testing.assert_allclose(
+        ds["alpha_l_stderr"].dropna("omega"), np.hypot(1e-6, 4e-6) / 0.0007, rtol=0.35
+    )  # over the slope, between the error of one point and that of two
     for name, expected in (
         ("begin_semantic", begin("semantic", omega)),
         ("begin_positional", begin("positional", omega)),
