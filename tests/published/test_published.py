@@ -2,7 +2,7 @@
 
 All at the paper's setting, omega = 0.3; the tables and their sources are in ``data/reference``.
 
-Not public: the table that `attnphase experiments` prints.
+Not public: the table that `attnphase experiment` prints.
 """
 
 from pathlib import Path

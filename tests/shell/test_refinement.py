@@ -135,9 +135,9 @@ def test_the_boundaries_are_those_of_the_whole_grid_and_the_map_shows_them(solve
     # the losses are linear in alpha, so that nothing is lost between two points
     np.testing.assert_allclose(ds["alpha_c"], alpha_c(omega).where(alpha_c(omega) < end(omega)), rtol=1e-9)
     np.testing.assert_allclose(ds["alpha_l"], alpha_l(omega).where(alpha_l(omega) < 2), rtol=1e-9)
-    np.testing.assert_allclose(
-        ds["alpha_l_stderr"].dropna("omega"), np.hypot(1e-6, 4e-6) / 0.0007, rtol=0.35
-    )  # over the slope, between the error of one point and that of two
+    place = (ds["alpha_l"] - ALPHAS[0]) / steps % 1  # between two points, whose errors are independent
+    error = np.hypot(1 - place, place) * np.hypot(1e-6, 4e-6) / 0.0007
+    np.testing.assert_allclose(ds["alpha_l_stderr"], error, rtol=1e-6)
     for name, expected in (
         ("begin_semantic", begin("semantic", omega)),
         ("begin_positional", begin("positional", omega)),
