@@ -143,12 +143,14 @@ class SampleLoss:
     def parts(self, points: Array) -> Iterator[tuple[NDArray[np.intp], Array, Array, Array]]:
         """Points with the same trained parameters: their places, h, labels and the loss's numbers."""
         h, k, noise, trained = self.split(points)
-        labels, rows = self._labels(k, noise), trained if trained.shape[1] else np.zeros((len(points), 1))
-        several, which = np.unique(rows, axis=0, return_inverse=True)
+        labels = self._labels(k, noise)
+        if not trained.shape[1]:
+            yield np.arange(len(points)), np.ascontiguousarray(h), labels, self.numbers
+            return
+        several, which = np.unique(trained, axis=0, return_inverse=True)
         for place, own in enumerate(several):
             numbers, here = self.numbers.copy(), np.flatnonzero(which.ravel() == place)
-            if self.trained:
-                numbers[list(self.trained)] = own
+            numbers[list(self.trained)] = own
             yield here, np.ascontiguousarray(h[here]), np.ascontiguousarray(labels[here]), numbers
 
     def double(self, points: Array) -> Array:
@@ -385,6 +387,7 @@ def signed_symmetries(
     return tuple(group_of(ordered, holds, _product, _key)) if ordered else ()
 
 
+@lru_cache(maxsize=256)
 @lru_cache(maxsize=256)
 def exchanges_tokens(
     loss: Loss, source: tuple[float, ...], place: tuple[float, ...], tokens: tuple[int, ...], of_entries: bool

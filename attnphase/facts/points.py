@@ -109,17 +109,17 @@ def _between(
     """Points in the cells between kinks that random lines cross, and the group of points of their size."""
     side = np.geomspace(SCALES[0], SCALES[-1], _STEPS)
     along = np.concatenate([-side[::-1], [0.0], side])
+    normals = deviations * generator.standard_normal((_LINES, len(means)))
+
+    def at(line: NDArray[np.intp], t: Array) -> Array:
+        return means + normals[line] * t[:, None]
+
     found, sizes = list[Array](), list[float]()
-    for normal in generator.standard_normal((_LINES, len(means))):
-
-        def at(t: Array, normal: Array = normal) -> Array:
-            return means + deviations * normal * t[:, None]
-
-        roots = _roots(lambda t, at=at: kinks(at(t)), along)
+    for line, roots in enumerate(_roots(lambda line, t: kinks(at(line, t)), along)):
         if len(roots):
             ends = np.concatenate([[along[0]], roots, [along[-1]]])
             middles = (ends[1:] + ends[:-1]) / 2
-            found.append(at(middles))
+            found.append(at(np.full(len(middles), line), middles))
             sizes += np.abs(middles).tolist()
     if not found:
         return np.empty((0, len(means))), np.empty(0, dtype=np.intp)
@@ -130,16 +130,15 @@ def _between(
     return points[chosen], apart.argmin(axis=1)[chosen]
 
 
-def _roots(kinks: Kinks, along: Array) -> Array:
-    """Where along a line the arguments of kinks change their signs, in order, by bisection of all at once."""
+def _roots(kinks: Callable[[NDArray[np.intp], Array], Array], along: Array) -> list[Array]:
+    """Where along every line the arguments of kinks change their signs, in order, by bisection of all at once."""
     with np.errstate(all="ignore"):
-        values = kinks(along)
-        place, which = np.nonzero(np.signbit(values[1:]) != np.signbit(values[:-1]))
-        if not len(place):
-            return np.empty(0)
-        low, high, sign = along[place], along[place + 1], np.signbit(values[place, which])
-        for _ in range(52):
+        each = np.repeat(np.arange(_LINES), len(along))
+        negative = np.signbit(kinks(each, np.tile(along, _LINES))).reshape(_LINES, len(along), -1)
+        line, place, which = np.nonzero(negative[:, 1:] != negative[:, :-1])
+        low, high, sign = along[place], along[place + 1], negative[line, place, which]
+        for _ in range(52 if len(line) else 0):
             middle = (low + high) / 2
-            left = np.signbit(kinks(middle)[np.arange(len(which)), which]) == sign
+            left = np.signbit(kinks(line, middle)[np.arange(len(which)), which]) == sign
             low, high = np.where(left, middle, low), np.where(left, high, middle)
-    return np.unique((low + high) / 2)
+    return [np.unique((low + high)[line == one] / 2) for one in range(_LINES)]

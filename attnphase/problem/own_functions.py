@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from types import MappingProxyType
+from functools import lru_cache
 from typing import Any
 
 from attnphase import arguments
@@ -81,7 +81,15 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
         check_law(problem, clusters)
     if loss.text is not None:
         sizes = length, problem.columns, problem.teacher_columns
-        taken = check_loss(loss.text, *sizes, problem.teacher.noise, clusters, loss.numbers, trained=loss.fitted)
+        rows, numbers = tuple(map(tuple, clusters)), tuple(loss.numbers.items())
+        taken, noisy = check_loss(loss.text, sizes, rows, numbers, tuple(loss.fitted))
+        if problem.teacher.noise and not noisy:
+            names = "noise" if problem.tokens.length == 1 else "noise0_0, noise0_1, ..."
+            raise ProblemError(
+                "teacher.noise",
+                f"teacher.noise is {problem.teacher.noise:g}, but loss.expression does not say where it enters: write"
+                f" it with {names}, or leave teacher.noise out.",
+            )
         for name, penalty in (loss.trained or {}).items():
             _check_trained(name, penalty, taken)
         _check_used(loss, used | taken)
@@ -229,34 +237,33 @@ def check_score(score: str, length: int, field: str) -> None:
         _printed_row(score, length, field)
 
 
+@lru_cache(maxsize=64)  # a line makes hundreds of problems with one loss
 def check_loss(
     expression: str,
-    length: int,
-    columns: int,
-    teacher_columns: int,
-    noise: float = 0.0,
-    clusters: Sequence[Sequence[int]] = (),
-    parameters: Mapping[str, float] = MappingProxyType({}),
-    *,
-    trained: Sequence[str] = (),
-) -> set[str]:
+    sizes: Sizes,
+    clusters: tuple[tuple[int, ...], ...],
+    numbered: tuple[tuple[str, float], ...],
+    trained: tuple[str, ...],
+) -> tuple[frozenset[str], bool]:
     """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
 
-    With ``noise`` on the labels it must say where that enters.  It may take the numbers of the tokens' ``clusters``, of
-    which these configurations occur, and has ``parameters`` of its own, of which training determines ``trained`` ones:
-    in these, and in the student's fields, it must not jump. Those that are no entries of Q begin at their values.
+    It may take the numbers of the tokens' ``clusters``, of which these configurations occur, and has parameters of its
+    own, with their values, of which training determines ``trained`` ones: in these, and in the student's fields, it
+    must not jump. Those that are no entries of Q begin at their values.
 
     Returns
     -------
-    set of str
+    taken : frozenset of str
         The parameters on which it depends.
+    noisy : bool
+        Whether it says where the noise enters.
 
     Raises
     ------
     ProblemError
-        Naming ``loss.expression``, or ``teacher.noise``.
+        Naming ``loss.expression``, or a parameter that must begin elsewhere.
     """
-    field = "loss.expression"
+    field, parameters, (length, columns, teacher_columns) = "loss.expression", dict(numbered), sizes
     formula = scalar.formula_loss(expression, length, columns, teacher_columns, noisy=True, parameters=[*parameters])
     h = [[sympy.Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
     k = [[sympy.Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
@@ -293,13 +300,6 @@ def check_loss(
     present = [symbol for row in drawn for symbol in row if loss.has(symbol)]
     _check_starts(loss, {name: parameters[name] for name in begun}, [symbol for row in h for symbol in row])
     loss = loss.xreplace(starts)
-    if noise and not present:
-        names = "noise" if length == 1 else "noise0_0, noise0_1, ..."
-        raise ProblemError(
-            "teacher.noise",
-            f"teacher.noise is {noise:g}, but {field} does not say where it enters: write it with {names}, or leave"
-            " teacher.noise out.",
-        )
     fields, teachers = [x for row in h for x in row], [x for row in k for x in row]
     named = {"h": fields, "k": teachers, "noise": present if length == 1 else [], "c": numbers}
     short = {group[0]: name for name, group in named.items() if len(group) == 1}  # as formulas may have it
@@ -307,7 +307,7 @@ def check_loss(
     for row in [*dict.fromkeys(tuple(row[place] for place in held) for row in clusters or ((),))][:_MOST_TRIED]:
         at = {numbers[place]: number for place, number in zip(held, row, strict=True)}
         _check_values(loss.subs(at), fields, teachers + present, at, short)
-    return taken
+    return frozenset(taken), bool(present)
 
 
 def _refuse_jumps(field: str, loss: Any, parameters: Iterable[str], trained: Iterable[str]) -> None:

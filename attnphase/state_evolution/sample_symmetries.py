@@ -150,14 +150,21 @@ def _leaves_losses(system: System, configuration: int, image: Image) -> bool:
 
     In many digits that is asked of the tokens' exchange: signs and exchanges of columns are the whole loss's.
     """
-    clusters, loss = system.sample_law.clusters_of, system.loss
-    question, images = (
-        sample_loss(system, place, system.parameters, means=True) for place in (image.source, configuration)
-    )
-    asked = Asked.of(question, sample_points(question, loss.sizes))
+    clusters, kernels = system.sample_law.clusters_of, system.kernels
+    nothing = tuple(range(kernels.length)), np.eye(kernels.columns).tobytes(), np.eye(kernels.teacher_rank).tobytes()
+    if image.source == configuration and (image.order, image.student, image.teacher) == nothing:
+        return True
+    (question, asked), (images, _) = _asked(system, image.source), _asked(system, configuration)
     return bool(asked.possible([image], lambda one, points: one.of_row(question, points), images)) and exchanges_tokens(
-        loss, clusters(image.source), clusters(configuration), image.order, image.of_entries
+        system.loss, clusters(image.source), clusters(configuration), image.order, image.of_entries
     )
+
+
+@lru_cache(maxsize=64)
+def _asked(system: System, configuration: int) -> tuple[SampleLoss, Asked]:
+    """The loss of a configuration's samples, about the means of the teacher's fields, and where it is asked."""
+    question = sample_loss(system, configuration, system.parameters, means=True)
+    return question, Asked.of(question, sample_points(question, system.loss.sizes))
 
 
 def sample_loss(
