@@ -27,7 +27,8 @@ def pytest(tests: Sequence[str], *options: str) -> tuple[str, str, float]:
     """Whether these tests passed, failed, or could not be run; the first that failed, or the end of the output."""
     begin = time.monotonic()
     paths = os.pathsep.join(filter(None, [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", *options, *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", *options]
+    command += [f"tests/{test}" for test in tests]
     environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     output = (done.stdout + done.stderr).strip()
@@ -37,7 +38,7 @@ def pytest(tests: Sequence[str], *options: str) -> tuple[str, str, float]:
 
 def tried(name: str) -> bool:
     """Run the tests of one wrong number, and print whether they notice it."""
-    word, first, seconds = pytest(WRONG[name].tests, "-p", "wrong_numbers", "--wrong", name)
+    word, first, seconds = pytest([WRONG[name].test], "-p", "wrong_numbers", "--wrong", name)
     word = {"passed": "missed", "failed": "caught"}.get(word, word)
     print(f"{word:>6}  {name:<60}  {seconds:4.0f} s  {'' if word == 'missed' else first}", flush=True)
     return word == "caught"
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = options.only or [*WRONG]
     if options.list:
-        print("\n".join(f"{name}: {' '.join(WRONG[name].tests)}" for name in names))
+        print("\n".join(f"{name}: {WRONG[name].test}" for name in names))
         return 0
     with tempfile.TemporaryDirectory(prefix="attnphase-wrong-") as cache:
         os.environ.setdefault("ATTNPHASE_TEST_CACHE", cache)  # all compile once
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def tell(names: Sequence[str], jobs: int) -> int:
     """Run the tests as the code is, then with each wrong number; the exit code."""
-    word, first, seconds = pytest(list(dict.fromkeys(test for name in names for test in WRONG[name].tests)))
+    word, first, seconds = pytest(list(dict.fromkeys(WRONG[name].test for name in names)))
     if word != "passed":
         print(f"without a wrong number the tests do not pass: {first}")
         return 1
