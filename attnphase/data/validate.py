@@ -181,11 +181,11 @@ def _is_field(given: object) -> bool:
 
 def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:
     for attribute in ("long_name", "units", "latex"):
-        if attribute not in ds[name].attrs:
+        if attribute not in ds.variables[name].attrs:
             raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
-        if not isinstance(ds[name].attrs[attribute], str):
+        if not isinstance(ds.variables[name].attrs[attribute], str):
             raise DatasetError(f'attribute "{attribute}" of variable "{name}" must be a text.')
-    given = ds[name].attrs["units"]
+    given = ds.variables[name].attrs["units"]
     if given != units:
         raise DatasetError(f'variable "{name}" has units {given!r}, but must have units "{units}".')
 
@@ -200,7 +200,7 @@ def _check_variable(
 ) -> None:
     if name not in ds.data_vars:
         raise DatasetError(f'variable "{name}" is missing.')
-    array = ds[name]
+    array = ds.variables[name]
     expected = (*leading, *dims)
     if array.dims != expected:
         raise DatasetError(f'variable "{name}" has the dimensions {array.dims}, but must have {expected}.')
@@ -213,7 +213,7 @@ def _check_variable(
     _check_described(ds, name, variable.units)
     if name == variable.stderr and bool((array < 0).any()):
         raise DatasetError(f'variable "{name}" is negative somewhere.')
-    if variable.meanings and not bool(array.isin(range(len(variable.meanings))).all()):
+    if variable.meanings and not np.isin(array.values, range(len(variable.meanings))).all():
         raise DatasetError(f'variable "{name}" must lie between 0 and {len(variable.meanings) - 1}.')
 
 
@@ -226,8 +226,8 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
     exists = np.zeros((problem.tokens.length, 1 + max(cluster for _, cluster in problem.sites)), dtype=bool)
     for token, cluster in problem.sites:
         exists[token, cluster] = True
-    clusters = xr.DataArray(exists, dims=("token", "cluster"))
-    computed = (ds["status"] != NOT_COMPUTED) & ~unevaluated(ds)
+    clusters = xr.Variable(("token", "cluster"), exists)
+    computed = ((ds["status"] != NOT_COMPUTED) & ~unevaluated(ds)).variable
     losses = {problem.loss.kind}
     for coordinate in ds.coords.values():
         if coordinate.attrs.get("field") == "loss.kind":
@@ -238,7 +238,7 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
             continue
         if variable.name == "linear_test_error" and not losses <= linear:
             continue
-        wrong = ds[variable.name].isnull() & computed
+        wrong = ds.variables[variable.name].isnull() & computed
         if "cluster" in variable.dims_of(problem):
             wrong = wrong & clusters
         if bool(wrong.any()):
