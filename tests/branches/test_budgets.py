@@ -47,10 +47,10 @@ def test_no_finer_rule_is_begun_once_all_maps_are_spent():
     ("fields", "alpha", "branch", "limit"),
     [
         ({}, 1.37, "semantic", {"max_seconds": AT_ONCE}),
-        ({}, 1.13, "positional", {"max_maps": 17}),
+        pytest.param({}, 1.13, "positional", {"max_maps": 17}, marks=pytest.mark.long),
         (SOBOL, 0.81, "semantic", {"max_maps": 9}),
         (SOBOL, 1.63, "semantic", {"max_maps": 19}),  # it has lent its derivatives
-        ({**FEW, "student.tied": False}, 1.72, "semantic", {"max_maps": 7}),
+        pytest.param({**FEW, "student.tied": False}, 1.72, "semantic", {"max_maps": 7}, marks=pytest.mark.long),
         ({"integration.standard_error": 1e-2}, 1.63, "all", {"max_maps": 5}),
     ],
     ids=["a first map", "positional", "sobol", "derivatives", "untied", "all branches"],

@@ -155,6 +155,7 @@ def test_an_optimum_at_a_crossing_of_branches():
     assert ds.metric.item() < 0.8 * float(other.test_error)
 
 
+@pytest.mark.long
 def test_an_optimum_at_a_fold():
     """The training loss falls with the strength, and the positional branch ends where the fold in alpha is 7.8."""
     problem = ap.Problem.paper(omega=0.3, sigma=0.6)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from models import of_terms
-from solving import in_units, settings, word
+from solving import settings, word
 
 import attnphase as ap
 
@@ -45,12 +45,6 @@ def test_thresholds_by_lines_are_those_of_many_nodes_of_other_kinds():
         assert abs(value - truth) < 3 * np.hypot(error, known), name
     assert outcome(ds, "spinodal_semantic") == outcome(ds, "spinodal_positional") == "continuous"
     assert ds.attrs["rule"] == "lines"
-
-
-def test_a_crossing_does_not_depend_on_the_units():
-    ds = found_of(PAPER.with_fields(in_units(0.0791)), (1.0, 1.6))
-    assert number(ds, "alpha_c")[0] == pytest.approx(1.25158, rel=1e-4)
-    assert number(ds, "alpha_l")[0] == pytest.approx(1.49234, rel=2e-4)
 
 
 def test_errors_of_thresholds_are_their_scatter_over_seeds():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from by_formula import DIMENSIONS, SEEDS, written
-from models import model
+from models import cases, model
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -93,7 +93,7 @@ APART: dict[str, tuple[ap.Problem, Any]] = {
 }
 
 
-@pytest.mark.parametrize("why", APART)
+@pytest.mark.parametrize("why", cases(APART, {"a penalty of entries"}))
 def test_columns_that_the_problem_tells_apart_are_not_rotated(why):
     """A run is compared as it is, as all symmetries only exchange columns or change their signs."""
     problem, branch = APART[why]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import model
+from models import cases, model
 from solving import endings
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
@@ -77,7 +77,7 @@ TRACKED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", TRACKED)
+@pytest.mark.parametrize("case", cases(TRACKED, {"untied", "positional"}))
 def test_state_evolution_tracks_gamp(case):
     """Iteration by iteration, undamped, in standard errors over the seeds, from the runs' mean start."""
     problem, start = TRACKED[case]

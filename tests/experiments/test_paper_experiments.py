@@ -25,7 +25,7 @@ from attnphase.paper.run import basins, published_table, run_experiment
     [
         ("fig7", {"dimension": (20, 40), "alpha": (1.5,)}),
         ("adam", {"dimension": (40,)}),
-        ("fig3", {"alpha": (0.6, 1.8), "dimension": (30,)}),
+        pytest.param("fig3", {"alpha": (0.6, 1.8), "dimension": (30,)}, marks=pytest.mark.long),
     ],
 )
 def test_experiments_write_theory_runs_figure_and_text(name, changes, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import xarray as xr
-from models import model
+from models import cases, model
 
 import attnphase as ap
 from attnphase.state_evolution.starts import initial_overlaps
@@ -116,7 +116,7 @@ def solved(name: str, c: float, T: float = 1.0) -> tuple[xr.Dataset, float, floa
 ATTENTION = [name for name in SOLVED if name not in ("square", "logistic", "lasso")]
 
 
-@pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.parametrize("name", cases(SOLVED, {"rank two", "three tokens", "clusters"}))
 def test_powers_of_two_change_no_bit_of_a_point(name):
     """Every value, error, verdict and number of steps; also of a temperature 4^3 times as large."""
     expected, *_ = solved(name, 1.0)
@@ -218,8 +218,8 @@ SQUARES = [(2.0**-18, 2.0**-9), (2.0**12, 2.0**6)]
 THEORIES: dict[str, tuple[Call, list[tuple[float, float]], Callable[[float, float], dict[str, float]]]] = {
     "gradient flow": (of_flow, UNITS, lambda a, c: {}),
     "one-pass SGD": (of_sgd, UNITS, lambda a, c: {"time": 1.0, "end": 1.0, "learning_rate": 1 / a}),
-    "gradient flow of attention": (of_attention, SQUARES, lambda a, c: {}),
-    "stationary points": (stationary, SQUARES, lambda a, c: {}),
+    "gradient flow of attention": (of_attention, SQUARES[:1], lambda a, c: {}),
+    "stationary points": (stationary, SQUARES[:1], lambda a, c: {}),
     "basins": (basins, [(2.0**-14, 2.0**-7)], lambda a, c: {}),
     "thresholds": (thresholds, [(2.0**-16, 2.0**-8)], lambda a, c: {}),
     "one-step replica-symmetry breaking": (of_one_step, OF_FIELDS, lambda a, c: {}),

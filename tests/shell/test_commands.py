@@ -141,7 +141,7 @@ def test_a_solve_goes_on_from_a_file():
 
 
 def test_the_main_job_writes_data_and_figures_and_draws_them_again(folder):
-    command = "phase-diagram --output results --alphas 3 --omegas 2 --nodes 256 --workers 1 --no-stability"
+    command = "phase-diagram --output results --alphas 3 --omegas 2 --nodes 64 --workers 1 --no-stability"
     told = call(command).stdout
     assert written(folder / "results") == ["fig2.png", "fig3.png", "phase_diagram.nc"]
     ds = ap.load_dataset("results/phase_diagram.nc")

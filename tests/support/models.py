@@ -6,12 +6,14 @@ few hundred nodes) or marks the test ``long``; ``conftest.py`` refuses everythin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+import pytest
 
 import attnphase as ap
 
-__all__ = ["MIXTURE", "MODELS", "model", "of_terms"]
+__all__ = ["MIXTURE", "MODELS", "cases", "model", "of_terms"]
 
 _TERMS = (
     "square*(h - scale*k + enters*b - shift - apart*c)**2/2 + logistic*softplus((2*c - 1)*(a*h + b))"
@@ -77,6 +79,11 @@ MIXTURE: dict[str, Any] = {
 def model(name: str, fields: Mapping[str, Any] | None = None) -> ap.Problem:
     """A problem of one of the twelve models, with fields of its own, such as ``loss.parameters.square``."""
     return ap.Problem().with_fields({**MODELS[name], **(fields or {})})
+
+
+def cases(names: Iterable[str], long: Collection[str]) -> list[Any]:
+    """Parameters of a test, some of which take long and are left to ``make test-long``."""
+    return [pytest.param(name, marks=pytest.mark.long if name in long else ()) for name in names]
 
 
 def of_terms(

@@ -214,7 +214,7 @@ def test_rates_that_are_too_large_diverge(problem, start, rate):
     assert np.isfinite(ds.q[0]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
     monkeypatch.setattr("attnphase.theories.sgd_flow.planes.BISECTIONS", 2)
     problem = PAPER.with_fields(rule(8))
