@@ -1,4 +1,7 @@
-"""What is public: shown by the package, typed, called by the program that type checkers see, and named on the site."""
+"""What is public: shown by the package, typed, called by the program that type checkers see, named on the site.
+
+Tests use it alone, so that the rest may change; a file that must not says why in its docstring.
+"""
 
 import ast
 import inspect
@@ -16,6 +19,16 @@ import attnphase as ap
 ROOT = Path(__file__).parents[2]
 PROGRAM = ast.parse((ROOT / "tests" / "typing" / "everything.py").read_text(encoding="utf-8"))
 MODULES = ["errors", "figures", "functions", "interface", "reference", "testing", "tracking"]
+SUPPORT = ROOT / "tests" / "support"
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+HOMES = {f"attnphase.{name}" for name in MODULES}
+COMMAND = "attnphase.cli.commands.main"  # the command line with its arguments, within this process
+DOCUMENTED = {
+    f"{module}.{name.strip()}"
+    for page in (ROOT / "docs").rglob("*.md")
+    for module, names in re.findall(r"from (derivations[\w.]*) import ([\w, ]+)", page.read_text(encoding="utf-8"))
+    for name in names.split(",")
+}
 
 
 def functions():
@@ -62,3 +75,37 @@ def test_no_public_name_is_missing_on_the_site():
     errors = re.findall(r"autoexception:: attnphase\.errors\.(\w+)$", text, re.MULTILINE)
     assert sorted(errors) == sorted(ap.errors.__all__)
     assert sorted(["errors", *re.findall(r"automodule:: attnphase\.(\w+)$", text, re.MULTILINE)]) == MODULES
+
+
+def imported(tree):
+    """Full names of what is imported, or patched by a name in a string."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "setattr")):
+            yield from (
+                one.value for one in node.args[:1] if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            )
+
+
+def private_names(path):
+    """Of a file, and of the support it uses: names of what is not public."""
+    names = set(imported(ast.parse(path.read_text(encoding="utf-8"))))
+    support = [SUPPORT / f"{name.split('.')[0]}.py" for name in names]
+    return {one for one in names if not is_public(one)}.union(*(private_names(one) for one in support if one.exists()))
+
+
+def is_public(name):
+    home, _, last = name.rpartition(".")
+    if name.split(".")[0] not in ("attnphase", "derivations") or name in {"attnphase", COMMAND, *HOMES, *DOCUMENTED}:
+        return True
+    return home in HOMES or (home == "attnphase" and last in import_module("attnphase").__all__)
+
+
+@pytest.mark.parametrize("path", TESTS, ids=[str(path.relative_to(ROOT / "tests").with_suffix("")) for path in TESTS])
+def test_a_file_uses_what_is_public_or_says_why_not(path):
+    said = re.search(r"(?m)^Not public: \S", ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+    private = sorted(private_names(path))
+    assert bool(private) == bool(said), private
