@@ -60,6 +60,7 @@ def test_errors_fall_from_the_linear_predictor_to_nothing_at_one_half():
     assert (np.diff(errors) < 0).all()
     assert errors[3] < 0.001404
     assert ds.overlap[0].to_numpy()[[0, 5]].tolist() == [0.0, 1.0]
+    assert ds.overlap_stderr[0].to_numpy()[[0, 5]].tolist() == [0.0, 0.0]
     assert ds.recovered[0].to_numpy().tolist() == [0] * 5 + [1]
     assert ds.overlap[1, 3:].to_numpy() == pytest.approx(ds.overlap[0, 3:].to_numpy(), abs=1e-6)
 
@@ -231,7 +232,11 @@ def test_one_of_two_tokens_in_a_noisy_label_has_the_overlap_of_quadrature():
     expected = V + (rho - V) * (1 - np.square(shares).sum())
     assert abs(float(point.test_error) - expected) < 4 * float(point.test_error_stderr) < 0.03
     assert abs(float(point.nishimori)) < 4 * float(point.nishimori_stderr)
-    assert 0 < float(point.mutual_information) < 1
+    both = math.sqrt(rho) * np.array(np.meshgrid(x, x, indexing="ij"))[..., None]
+    chance = sum(p * norm.pdf(y, one, math.sqrt(noise)) for p, one in zip(shares, both, strict=True))
+    known = w @ (chance * np.log(np.maximum(chance, 1e-300))).sum(axis=-1) @ w * (y[1] - y[0])
+    information = known - float(point.free_entropy) / alpha
+    assert abs(float(point.mutual_information) - information) < 4 * float(point.mutual_information_stderr) < 0.03
 
 
 @pytest.mark.long
