@@ -76,7 +76,8 @@ PROBLEMS: dict[str, Callable[[], object]] = {
     "teacher.omega must be a number from 0 to 1": fields({"teacher.omega": 1.5}),
     "student.tied must be true or false": fields({"student.tied": "yes"}),
     "teacher.mixing must be a square table of numbers": fields({"teacher.mixing": [1, 2]}),
-    "positions.gram must be positive semidefinite": fields({"positions.gram": [[1, 2], [2, 1]]}),
+    "but it has the eigenvalue -1.": fields({"positions.gram": [[1, 2], [2, 1]]}),
+    "has 1 rows, but must be 2 by 1: tokens.length is 2": fields({"positions.teacher": [[0.1]]}),
     "its row 1 has length 1": fields({"positions.gram": [[1, 0], [0]]}),
     "has products that no encodings p_l and the teacher's columns can have": fields(
         {"positions.teacher": [[1.2], [-1.2]]}

@@ -4,6 +4,7 @@ Not public: errors of a linear map, crossings and fits of drawn numbers, whose s
 """
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from scipy import optimize
 import attnphase as ap
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.fixed_points.crossings import crossing
+from attnphase.fixed_points.derivatives import still_known
 from attnphase.solvers.differences import response_to
 from attnphase.state_evolution.errors import Response, standard_errors
 from attnphase.state_evolution.overlaps import Overlaps
@@ -202,6 +204,17 @@ def test_error_of_a_crossing(at, noise):
     draws = [-1.7 * (grid - at) + generator.normal(0.0, noise) for _ in range(2000)]
     found = [crossing(grid.tolist(), d.tolist(), list(noise)) for d in draws]
     assert_calibrated(np.array([one.alpha - at for one in found]), np.array([one.standard_error for one in found]))
+
+
+def test_derivatives_of_a_neighbour_that_tell_a_fifth_of_an_error_are_taken_anew():
+    """Errors of the other coordinate, which they tell, are a hundred times larger in its unit."""
+    rule = SimpleNamespace(rule=SimpleNamespace(lines=None))
+    map_: Any = SimpleNamespace(channel=rule, scales=lambda _: np.array([10.0, 1.0]))
+    found: Any = SimpleNamespace(maps=1, point=np.zeros(2))
+    for last, stale in ((0.5, False), (0.9, True)):
+        run: Any = SimpleNamespace(jacobian=np.diag([0.5, last]))
+        response: Any = SimpleNamespace(order=64, jacobian=np.diag([0.5, 0.5]))
+        assert (still_known(run, map_, found, response) is None) == stale
 
 
 def test_the_last_crossing_counts():

@@ -12,6 +12,7 @@ import pytest
 from models import model
 
 import attnphase as ap
+from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.rest import rests
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -80,6 +81,17 @@ def test_zero_weights_at_rest_are_those_of_training() -> None:
     assert abs(slope.d_training_loss.item() - loss_of_zero_weights(problem, 1)) < error
     runs = ap.simulate(problem, 1.3, dimension=40, seeds=2, test_samples=0)
     assert not runs.weight_norm.any()
+
+
+def test_a_column_without_weights_leaves_a_covariance_beside_another() -> None:
+    """No source moves it: its own V is zero, up to what a local problem needs."""
+    prior = System.of(model("rank 2", LASSO)).prior
+    q_hat, V_hat = (np.broadcast_to(np.diag(x), (2, 1, 2, 2)) for x in ([0.5, 0.0], [0.8, 1.3]))
+    image = prior.overlaps(Conjugates(q_hat, V_hat, np.zeros((2, 1, 2, 1)), np.zeros((2, 1, 2, 2))))
+    assert image is not None
+    smallest, largest = np.linalg.eigvalsh(image.V).T
+    assert (smallest > 0).all()
+    assert (smallest < 1e-9 * largest).all()
 
 
 def slopes(kind: str, a: float, b: float, g: float) -> ap.Problem:

@@ -60,6 +60,7 @@ def test_errors_fall_from_the_linear_predictor_to_nothing_at_one_half():
     assert (np.diff(errors) < 0).all()
     assert errors[3] < 0.001404
     assert ds.overlap[0].to_numpy()[[0, 5]].tolist() == [0.0, 1.0]
+    assert ds.overlap_stderr[0].to_numpy()[[0, 5]].tolist() == [0.0, 0.0]
     assert ds.recovered[0].to_numpy().tolist() == [0] * 5 + [1]
     assert ds.overlap[1, 3:].to_numpy() == pytest.approx(ds.overlap[0, 3:].to_numpy(), abs=1e-6)
 
@@ -159,14 +160,22 @@ def test_an_end_that_no_integral_resolves_is_no_fixed_point(problem, channel, al
     assert (int(point.status), int(point.recovered)) == (status, int(not status))
 
 
-def test_linear_labels_of_several_fields_have_their_closed_form():
-    """``q_hat = alpha B^T (B V B^T + Delta)^-1 B`` and ``V = (1/rho + q_hat)^-1``, of two tokens."""
-    B, noise, alpha, q = np.array([[1.0, 0.5], [0.0, 1.0], [0.3, -0.7]]), 0.3, 0.8, 0.5
+@pytest.mark.parametrize(
+    ("B", "noise", "nodes"),
+    [
+        pytest.param([[1.0, 0.5], [0.0, 1.0], [0.3, -0.7]], 0.3, 2**12, id="two tokens"),
+        pytest.param([[1.0, 0.5, -0.7]], 0.9, 2**5, id="three tokens"),
+    ],
+)
+def test_linear_labels_of_several_fields_have_their_closed_form(B, noise, nodes):
+    """``q_hat = alpha B^T (B V B^T + Delta)^-1 B`` and ``V = (1/rho + q_hat)^-1``."""
+    text = [" + ".join(f"{b}*k[{token}, 0]" for token, b in enumerate(row)) for row in B]
+    B, alpha, q = np.array(B), 0.8, 0.5
     for _ in range(200):
-        total = alpha * np.trace(B.T @ np.linalg.inv(B @ B.T * (1 - q) + noise * np.eye(3)) @ B)
+        total = alpha * np.trace(B.T @ np.linalg.inv(B @ B.T * (1 - q) + noise * np.eye(len(B))) @ B)
         q = total / (1 + total)
-    text = "[k[0, 0] + 0.5*k[1, 0], k[1, 0], 0.3*k[0, 0] - 0.7*k[1, 0]]"
-    assert float(learned(of_formula(2, noise=noise), alpha, text, nodes=2**12).overlap) == pytest.approx(q, rel=1e-5)
+    point = learned(of_formula(B.shape[1], noise=noise), alpha, f"[{', '.join(text)}]", nodes=nodes)
+    assert (int(point.status), float(point.overlap)) == (0, pytest.approx(q, rel=1e-5))
 
 
 def test_the_label_of_a_loss_is_what_the_student_is_compared_with():
@@ -231,7 +240,11 @@ def test_one_of_two_tokens_in_a_noisy_label_has_the_overlap_of_quadrature():
     expected = V + (rho - V) * (1 - np.square(shares).sum())
     assert abs(float(point.test_error) - expected) < 4 * float(point.test_error_stderr) < 0.03
     assert abs(float(point.nishimori)) < 4 * float(point.nishimori_stderr)
-    assert 0 < float(point.mutual_information) < 1
+    both = math.sqrt(rho) * np.array(np.meshgrid(x, x, indexing="ij"))[..., None]
+    chance = sum(p * norm.pdf(y, one, math.sqrt(noise)) for p, one in zip(shares, both, strict=True))
+    known = w @ (chance * np.log(np.maximum(chance, 1e-300))).sum(axis=-1) @ w * (y[1] - y[0])
+    information = known - float(point.free_entropy) / alpha
+    assert abs(float(point.mutual_information) - information) < 4 * float(point.mutual_information_stderr) < 0.03
 
 
 @pytest.mark.long

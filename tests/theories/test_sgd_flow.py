@@ -182,6 +182,14 @@ def test_rest_at_a_saddle_is_told_from_rest():
     assert float(dead.growth) == pytest.approx(grown("positional=1e-5", "m"), rel=1e-3)
 
 
+def test_one_direction_that_grows_is_no_rest_where_another_shrinks():
+    atoms = [{"weight": 0.5, "variances": one} for one in ([0.5, 0.02], [0.02, 0.2])]
+    fields = {"tokens.sigma": None, "tokens.spectrum": atoms, "regularizer.strength": 0.01}
+    ds = ap.sgd_flow(PAPER.with_fields(rule(8) | fields), "semantic=1e-8", 0.0, 50.0, records=2)
+    (first, second), (grown_first, shrunk_second) = np.abs(ds.theta.to_numpy().reshape(2, 2))
+    assert (grown_first > 1.1 * first, shrunk_second < 0.9 * second) == (True, True)
+
+
 def test_passing_by_a_saddle_is_no_rest():
     """At this angle it is slower beside the saddle than what is rest elsewhere, and ends semantic all the same."""
     system = system_of(PAPER.with_fields(rule(6)))
