@@ -3,6 +3,7 @@
 Not public: maps whose minima a test changes, and rules by their orders; `solve` shows neither.
 """
 
+import re
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
@@ -22,7 +23,7 @@ from attnphase.integration.kinds import Automatic
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import kernels_for
-from attnphase.processes.progress import silent
+from attnphase.processes.progress import ProgressLine, silent
 from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
@@ -242,3 +243,7 @@ def test_a_start_that_no_fields_can_have_is_refused():
     start = initial_overlaps(FEW, "semantic")
     with pytest.raises(ValueError, match="positive semidefinite joint covariance"):
         ap.solve(FEW, 1.6, start=replace(start, theta=2 * start.theta), settings=SETTINGS)
+
+
+def test_a_line_of_progress_ends_with_the_seconds_since_it_began():
+    assert re.fullmatch(r"solving \(\d+ s\)", ProgressLine("solving", None).plain)

@@ -336,12 +336,10 @@ def test_weak_recovery_is_that_of_an_integral_over_labels(monkeypatch, problem, 
 
 def test_where_nothing_known_and_all_known_cross_does_not_depend_on_the_next_point():
     """Both free entropies are linear: ``-3 alpha = -log(2) - alpha``."""
-    numbers = (1.0, 0.0, 0.0, -3.0), (0.9, 0.5, -1.4, -2.0)
-    origin, summit = (
-        PointAtShare(rest, alpha, *(np.full(4, x) for x in (alpha, entropy, slope)), np.ones((1, 1, 1)), 0.5)
-        for rest, alpha, entropy, slope in numbers
-    )
-    found, known = Branches([[origin, summit]], [summit], summit, (0.5, 0.0)), AllKnown(-math.log(2), np.full(4, -1.0))
+    one, V = np.ones(4), np.ones((1, 1, 1))
+    origin = PointAtShare(1.0, 0.0, 0.0 * one, 0.0 * one, -3.0 * one, V, 0.5)
+    summit = PointAtShare(0.9, 0.5, 0.5 * one, -1.4 * one, -2.0 * one, V, 0.5)
+    found, known = Branches([[origin, summit]], [summit], summit, (0.5, 0.0)), AllKnown(-math.log(2), -one)
     assert crossing(lambda *_: summit, found, known, exact=False)[0] == pytest.approx(math.log(2) / 2, rel=1e-9)
 
 
