@@ -1,7 +1,5 @@
 """What every test stands on: folders of the run's own, one thread for a worker, the same draws every time."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

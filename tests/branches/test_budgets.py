@@ -1,7 +1,5 @@
 """A solve that ends with its time or its maps: its best point, with honest errors, from which another solve goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

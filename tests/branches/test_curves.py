@@ -3,8 +3,6 @@
 Not public: points of made-up errors, and errors at a held order parameter.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Not public: wrong conjugates and derivatives are put in by hand, and an envelope's displacements have no name outside.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

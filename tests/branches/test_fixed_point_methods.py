@@ -3,8 +3,6 @@
 Not public: a solve chooses its method and its maps; their rates and limits are known for other maps alone.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

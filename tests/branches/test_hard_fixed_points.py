@@ -1,7 +1,5 @@
 """Fixed points that plain iteration loses, or that lie next to nothing or next to the teacher."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from models import model

@@ -3,8 +3,6 @@
 Not public: a line shows its starts by its speed alone; here a made-up solver notes them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 from typing import Any

@@ -3,8 +3,6 @@
 Not public: a map with a closed form, and errors of derivatives that are made up, are given to no public function.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -3,8 +3,6 @@
 Not public: a solve shows a vector's scales and a sector's projection by its speed alone.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from models import model

@@ -1,7 +1,5 @@
 """Derivatives along a field against differences of solves and closed forms, and the best value of a field."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any
 

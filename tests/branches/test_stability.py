@@ -3,8 +3,6 @@
 Not public: definitions are of nodes, whose residuals no dataset holds.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

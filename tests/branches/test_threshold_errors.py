@@ -3,8 +3,6 @@
 Not public: datasets hold one error of each threshold, and no trace.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from solving import settings

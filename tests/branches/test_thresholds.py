@@ -1,7 +1,5 @@
 """Crossings, onsets and ends of branches: against other rules and ways, their errors, and why there is none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bayes-optimal message passing as an optimiser, against its theory, ridge regression and published errors."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

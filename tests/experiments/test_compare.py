@@ -1,7 +1,5 @@
 """Theory against runs whose numbers are written by hand: frames, standard errors, fits, what is left out."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """GAMP at finite d: state evolution beside it, its damping and its replicon, and how it comes to rest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Not public: the task is a command; weights and sequences are what a plain implementation needs.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import signal

@@ -1,7 +1,5 @@
 """Optimisers reach one minimum, make the steps that they name, keep runs of a batch apart, and end each by itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Not public: the paper's settings, and its tables of where runs end.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

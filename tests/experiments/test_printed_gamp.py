@@ -3,8 +3,6 @@
 Not public: weights, variances and residuals of single iterations, which are what the equations are about.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What training runs draw and how it is measured: runs that stay where they start, against other quadratures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """One-pass SGD: the noise of its labels, and its trajectories beside the closed equations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Experiments as users run them: datasets, seeds, checkpoints, memory, the caller's settings of torch."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Training against theory, in standard errors: shipped runs up to d = 2000, and runs made here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Not public: `derive` of `attnphase.pages.page` is made to fail, as no input does.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Not public: `intact_folder` and `compile_package`, for a model takes ten seconds to compile and a file of text none.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import stat

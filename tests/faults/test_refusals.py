@@ -5,8 +5,6 @@ Rows of other subjects belong here too: ``"words of the message": call``.
 Not public: `load_kernels` fails here, for what is refused begins no work.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import socket

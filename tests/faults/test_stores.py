@@ -3,8 +3,6 @@
 Files are written aside and put on the disk by `os.fsync`: within it every command is stopped.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import warnings

@@ -1,7 +1,5 @@
 """Sweeps in several processes, shares or blocks, and sweeps that are taken up: nothing is lost or mixed."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -3,8 +3,6 @@
 Not public: `problem_of`, the problem that a dataset came with, as `compare` and figures take it.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Points at which nothing can be evaluated: they have a status and no numbers, and end no other point."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

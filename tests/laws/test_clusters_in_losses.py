@@ -3,8 +3,6 @@
 Not public: which symmetries a loss leaves for all clusters no result says.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

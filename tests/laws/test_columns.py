@@ -3,8 +3,6 @@
 Not public: which changes of columns a problem leaves, and what remains of a start, no result says.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

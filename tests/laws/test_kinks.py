@@ -3,8 +3,6 @@
 Not public: a wrong minimum of a few nodes is within the error of any result.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

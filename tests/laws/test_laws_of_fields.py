@@ -3,8 +3,6 @@
 Not public: no result says which configurations of clusters stand for each other, or where a user's law splits a rule.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Not public: which changes of columns a loss of Q leaves, no result says.  Gauss-Hermite nodes are exact for regression.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """docs/new-variant.md is executed as it stands."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Solved points of one token against `one_token`, a program of its own, for every loss, law and penalty."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

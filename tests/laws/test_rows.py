@@ -3,8 +3,6 @@
 Not public: a penalty acts through `attnphase.rows` and `Prior` alone, and a solve shows few of its cases.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace

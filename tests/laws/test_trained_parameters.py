@@ -3,8 +3,6 @@
 Not public: the samples of `simulate`, which it does not return, are minimised over by SciPy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mixtures, spectra and penalties of attention against each other and direct minimisation; edges of domains."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Not public: whether zero weights rest is asked before a solve.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ The wrong numbers and the tests that must fail for each stand in ``wrong_numbers
 the code is. Exit code 1 if they do not, or if a wrong number is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -4,8 +4,6 @@ With ``--wrong ID`` the result of one public function is changed before anybody 
 lines of source, so that it stays valid when code moves.
 """
 
-from __future__ import annotations
-
 import functools
 import pkgutil
 import sys

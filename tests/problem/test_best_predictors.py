@@ -3,8 +3,6 @@
 Not public: `predictors.FEWEST`, without which a bias of few nodes could not be seen.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A problem as its user writes it: the paper's defaults, what follows from other fields, TOML, and the hash."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import tomllib

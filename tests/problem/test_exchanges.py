@@ -4,8 +4,6 @@ Not public: symmetries of `System`, `site_permutations`, `merged`, `Sector`, `Fr
 shows in the time of a solve alone, and a false one of trained weights in samples that are not solved by chance.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

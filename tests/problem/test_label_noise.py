@@ -1,7 +1,5 @@
 """Labels with noise: in closed forms, by two ways through the code, and where nothing may change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The joint law of the tokens' clusters, against products written out by hand."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from math import prod

@@ -3,8 +3,6 @@
 Not public: the kernels' `minimise`, whose flags are set by hand: no problem that is taken has such nodes.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Not public: `_fine_enough`, twice, for points that suffice by chance: its two thousand trials would be solves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace

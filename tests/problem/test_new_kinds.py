@@ -3,8 +3,6 @@
 Not public: the class and the table of kinds, of which the page tells, and where solves start.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

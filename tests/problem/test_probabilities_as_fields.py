@@ -1,7 +1,5 @@
 """Numbers of clusters and one probability of a list as fields: derivatives, sweeps, and runs at one value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The spectral measure against vectors and matrices that have it: of problems, of finite matrices, in files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Laws of the entries of the teacher's weights: files, rows of a lasso, and the Bayes-optimal error, by quadrature."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -3,8 +3,6 @@
 Not public: an expression is asked of its symmetries at single points, and a solve shows only that it asked them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Not public: a solved point shows one gauge; which changes a loss does not see, and what balances them, are the system's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

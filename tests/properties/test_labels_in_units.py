@@ -7,8 +7,6 @@ one field that say in which of some cells it is, in closed form.
 Not public: that labels are told apart at every field, and which fields leave a label unchanged, shows at few nodes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

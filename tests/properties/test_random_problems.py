@@ -3,8 +3,6 @@
 `make test` draws every number, law and regulariser of the twelve models that it compiles, `make test-long` all shapes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

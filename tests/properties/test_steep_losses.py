@@ -6,8 +6,6 @@ deviation sigma, with a ridge lambda. By Stein's lemma ``R' = s sigma^2 (1 - R) 
 the second term's derivative; both clusters have the same one if their means are zero.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

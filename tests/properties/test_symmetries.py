@@ -3,8 +3,6 @@
 Solutions see different samples, so that they agree in standard errors, unless nodes are transformed with the problem.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

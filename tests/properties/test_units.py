@@ -9,8 +9,6 @@ the problem before the change, times a power of two that follows from this.
 Not public: the first tilt of one-step replica-symmetry breaking, which a search leaves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

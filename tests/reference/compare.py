@@ -10,8 +10,6 @@ one: numbers that hold because their errors grew would tell nothing.  Exit code 
 ``before.nc`` was made once, by the code before the redesign, and is not made again; ``--make`` writes another file.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -4,8 +4,6 @@ A point is a call and its arguments.  The models are all ingredients a problem c
 branches, some by every rule, and then come the other theories.  Nothing here depends on how the solver works.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

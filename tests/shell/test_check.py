@@ -3,8 +3,6 @@
 Not public: wrong factors are put into the compiled kernels and the nodes, behind the report's back.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Datasets of points and runs whose numbers are given by formulas, so that pages and tables can be read off by hand."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache

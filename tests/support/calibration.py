@@ -1,7 +1,5 @@
 """Whether stated errors have the size of the deviations that they describe, and limits of runs with their errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike

@@ -1,7 +1,5 @@
 """Commands as a user gives them, in the tests' own process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from click.testing import CliRunner, Result

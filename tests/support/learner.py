@@ -1,7 +1,5 @@
 """The Bayes-optimal error of a problem as one point, and fixed points of labels that quadrature knows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal

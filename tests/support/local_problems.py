@@ -3,8 +3,6 @@
 Not public: ``solve`` shows means over samples alone, and a minimum that is missed in a few of them hides in these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Points with made-up numbers, which tell the places apart: what is tested is where they end up."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -4,8 +4,6 @@ A model takes ten seconds to compile.  Whoever needs another one runs it uncompi
 few hundred nodes) or marks the test ``long``; ``conftest.py`` refuses everything else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 

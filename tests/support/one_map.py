@@ -1,7 +1,5 @@
 """One evaluation of the state-evolution map at a point of one's own, and the channel of a label by own quadrature."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The equations of one token as a program of its own: proximal points in closed form, quadrature over k and omega."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

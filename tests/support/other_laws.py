@@ -1,7 +1,5 @@
 """What tests of samplers, of densities and of a user's own laws of k have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar

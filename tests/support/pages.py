@@ -1,7 +1,5 @@
 """Problems that stand on pages of docs/."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

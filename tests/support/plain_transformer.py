@@ -1,7 +1,5 @@
 """The transformer of the histogram task as one would write it for a single run."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ridge regression of infinitely many dimensions in closed form."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Points as users get them, on one thread, and the words of their flags."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training runs that stay where they start, whose risk and errors are means over fields of known overlaps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ As a program: ``python -m stop_at MODULE:NAME CALLS COMMAND ...`` runs ``attnpha
 been called so often, "reached" is printed, and the program waits until its standard input is closed.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """What a program finds around it: free memory, threads and settings of torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

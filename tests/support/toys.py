@@ -3,8 +3,6 @@
 Not public: `derivations.models.scalar` makes the losses that the chain's nodes hold.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any

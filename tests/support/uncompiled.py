@@ -1,7 +1,5 @@
 """Kernels as ordinary Python: what a compiler would be given, at a few hundred nodes, in no time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache

@@ -4,8 +4,6 @@ Not public: at the fixed point errors of a channel at given overlaps, and of its
 dear channel is only affordable at a single point, and a curve takes ten seconds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

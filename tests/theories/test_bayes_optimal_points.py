@@ -1,7 +1,5 @@
 """Bayes-optimal fixed points against closed forms, against quadratures of this file and against published numbers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ Of the potentials a weight is seen as ``sqrt(L) w + z``. With L, alpha is known 
 ``alpha = L/G`` for the sign of such a field. The free entropy is the label's part less the weight's information.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Not public: `derive` prints these limits, and no public function returns them as expressions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

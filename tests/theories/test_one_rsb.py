@@ -4,8 +4,6 @@ Not public: where the theory is the replica-symmetric one, `ap.one_rsb` finds no
 and the nodes within a group have closed forms that a solution hides.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ Not public: copies end far apart whatever the law, a search for onsets hides how
 noise and two columns would take minutes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

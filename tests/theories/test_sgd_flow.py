@@ -4,8 +4,6 @@ Not public: which rule comes next, the share of samples with a gradient, where a
 ends of trajectories make of a boundary are decisions that a whole basin takes minutes to show.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

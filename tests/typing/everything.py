@@ -3,8 +3,6 @@
 Lines that a checker must refuse end with a ``type: ignore``, which is itself refused where it is not needed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, assert_type
 
