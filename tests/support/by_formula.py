@@ -11,8 +11,6 @@ import xarray as xr
 
 import attnphase as ap
 
-__all__ = ["ALPHAS", "DIMENSIONS", "FEW", "SEEDS", "points", "stretched", "written"]
-
 ALPHAS = (0.5, 1.25, 2.0)
 DIMENSIONS, SEEDS = [50, 100, 200], 4
 FEW = {"integration.rule": "sobol", "integration.nodes": 16}

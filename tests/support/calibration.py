@@ -5,8 +5,6 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from scipy import stats
 
-__all__ = ["assert_calibrated", "limit_of_runs"]
-
 
 def assert_calibrated(deviations: ArrayLike, errors: ArrayLike, replicates: int | None = None, lost: int = 0) -> None:
     """Compare mean squares of deviations (N, ...) and of errors, within what chance allows (0.01 % on either side).

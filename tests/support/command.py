@@ -6,8 +6,6 @@ from click.testing import CliRunner, Result
 
 from attnphase.cli.commands import main
 
-__all__ = ["run"]
-
 
 def run(*arguments: Any, code: int = 0) -> Result:
     """What ``attnphase ARGUMENTS`` says, and that it ends with this code; a fault of the program is raised."""

@@ -17,8 +17,6 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldMean, SpectralMean
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
 
-__all__ = ["Explicit", "RationalDraw", "jacobian_values"]
-
 
 @dataclass(frozen=True)
 class Explicit:

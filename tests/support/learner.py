@@ -9,16 +9,6 @@ from scipy.stats import norm
 
 import attnphase as ap
 
-__all__ = [
-    "committee_image",
-    "known_of_cells",
-    "learned",
-    "of_formula",
-    "of_hidden_location",
-    "threshold_of",
-    "weak_recovery_of_cells",
-]
-
 
 def learned(
     problem: ap.Problem,

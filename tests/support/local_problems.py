@@ -21,8 +21,6 @@ from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.models.model import label_fields
 
-__all__ = ["Starts", "drawn", "empty", "in_python", "minimised", "nodes_of"]
-
 
 def nodes_of(problem: Problem, centers: Array, k: Array, V: Array) -> Nodes:
     """Nodes (N, L, r) with teacher's fields (N, L, t), under V (L, r, r)."""

@@ -11,8 +11,6 @@ import pytest
 
 import attnphase as ap
 
-__all__ = ["MIXTURE", "MODELS", "cases", "model", "of_terms"]
-
 _TERMS = (
     "square*(h - scale*k + enters*b - shift - apart*c)**2/2 + logistic*softplus((2*c - 1)*(a*h + b))"
     " + wave*cos(b) + line*b - hill*b**2"

@@ -11,8 +11,6 @@ from scipy.stats import norm
 
 import attnphase as ap
 
-__all__ = ["CLUSTERS", "QUICK", "label_channel", "logistic_pull", "one_map"]
-
 CLUSTERS: dict[str, Any] = {
     "tokens.kind": "mixture",
     "tokens.sigma": None,

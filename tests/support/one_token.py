@@ -9,8 +9,6 @@ from scipy.optimize import root
 from scipy.special import expit
 from scipy.stats import norm
 
-__all__ = ["Cluster", "OneToken", "Proximal", "hinge", "logistic", "quantile", "square"]
-
 Proximal = Callable[[Any, Any, float], tuple[Any, Any, Any]]
 """From cavity fields omega, labels y and V: the proximal points h, the loss there, and the loss at omega."""
 

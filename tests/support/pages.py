@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-__all__ = ["problems"]
-
 
 def problems(page: str) -> list[str]:
     """Its blocks of TOML."""

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Plain"]
-
 NAMES = (
     "semantic_embedding",
     "positional_embedding",

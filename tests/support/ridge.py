@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import root_scalar
 
-__all__ = ["ridge_regression"]
-
 
 def ridge_regression(
     alpha: float,

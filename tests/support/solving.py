@@ -7,8 +7,6 @@ import xarray as xr
 
 import attnphase as ap
 
-__all__ = ["endings", "in_units", "settings", "size", "solved", "word"]
-
 
 def in_units(c: float) -> dict[str, Any]:
     """The paper's fields with lengths of tokens and encodings times c, and temperatures times c^2."""

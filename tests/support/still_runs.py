@@ -9,8 +9,6 @@ from scipy.stats import norm, qmc
 
 import attnphase as ap
 
-__all__ = ["attention", "fitted", "quadrature", "still", "weights_for"]
-
 
 def still(problem: ap.Problem, start: Any, dimension: int, seeds: int = 3, alpha: float = 100.0, **options: Any) -> Any:
     """Runs that stay where they start, by one step of a rate that moves nothing."""

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-__all__ = ["callers_settings", "free_memory", "threads_of_torch"]
-
 
 @contextmanager
 def free_memory(size: float) -> Iterator[None]:

@@ -11,8 +11,6 @@ from sympy import cosh, log, tanh
 
 from derivations.models.scalar import ScalarModel
 
-__all__ = ["ATOMS", "LOG_COSH", "TANH_SQUARE", "executed", "richardson"]
-
 LOG_COSH = ScalarModel("log cosh", lambda h, k: log(cosh(1.3 * h[0][0] - 0.8 * k[0][0] + 0.2)))
 TANH_SQUARE = ScalarModel("tanh", lambda h, k: (tanh(0.6 * h[0][0]) - tanh(0.45 * k[0][0] + 0.3)) ** 2 / 2)
 ATOMS = ((0.35, {"gamma": 0.7, "tau": 0.9, "pi": -1.2}), (0.65, {"gamma": 1.3, "tau": -0.6, "pi": 0.8}))
