@@ -128,56 +128,53 @@ def _model(fields: Mapping[str, Any]) -> ap.Problem:
 
 
 _BOTH = ("semantic", "positional")
-_INFORMED = ("semantic",)
 
-# name: fields, branches, sample complexities
-MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]]] = {
-    "paper": ({}, (*_BOTH, "uninformed"), (0.8, 1.7, 4.0)),
-    "omega": ({"teacher.omega": 0.45}, _BOTH, (1.2, 2.2)),
-    "two sigmas": ({"tokens.sigma": [0.4, 0.6]}, _BOTH, (1.1, 1.9)),
-    "mixing": ({"teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]}, _BOTH, (2.1,)),
-    "gram": ({"positions.kind": "gram", "positions.gram": [[1.1, 0.2], [0.2, 0.7]]}, _BOTH, (1.6,)),
-    "teacher in positions": ({"positions.teacher": [[0.2], [-0.2]]}, _BOTH, (1.6,)),
-    "temperatures": ({"student.temperature": 1.4, "teacher.temperature": 0.8}, _BOTH, (1.8,)),
-    "noise": ({"teacher.noise": 0.15}, _BOTH, (1.3, 2.4)),
-    "untied": ({"student.tied": False}, _BOTH, (1.3, 2.3)),
-    "ridge a column": ({"student.tied": False, "regularizer.strength": [0.01, 0.03]}, _INFORMED, (2.3,)),
-    "rank 2": ({"student.rank": 2, "teacher.rank": 2}, (*_BOTH, "mixed"), (2.6,)),
-    "student of rank 2": ({"student.rank": 2}, _INFORMED, (2.0,)),
-    "teacher of rank 2": ({"teacher.rank": 2}, _INFORMED, (2.0,)),
-    "three tokens": ({"tokens.length": 3, "tokens.sigma": [0.4, 0.5, 0.7]}, _BOTH, (1.0, 1.8)),
-    "four tokens": ({"tokens.length": 4}, _INFORMED, (2.0,)),
-    "causal": ({"student.causal": True, "teacher.causal": True}, _BOTH, (0.9, 1.7)),
-    "linear": ({"student.score": "linear", "teacher.score": "linear"}, (*_BOTH, "uninformed"), (0.8, 1.4)),
-    "relu": ({"student.score": "relu", "teacher.score": "relu"}, _INFORMED, (2.0,)),
-    "sigmoid": ({"student.score": "sigmoid"}, _BOTH, (1.8,)),
-    "softmax1": ({"student.score": "softmax1", "teacher.score": "relu"}, _INFORMED, (1.8,)),
-    "own score": ({"student.score": "z / sqrt(0.3 + sum(z**2))"}, _BOTH, (1.0, 1.7)),
-    "values": ({"loss.kind": "values", "loss.width": 1}, _BOTH, (1.6, 2.6)),
-    "lasso": ({"regularizer.kind": "lasso", "regularizer.strength": 0.02}, _BOTH, (1.0, 1.8)),
+# fields, sample complexities, and branches if it is not the semantic one alone
+MODELS: Mapping[str, tuple[Any, ...]] = {
+    "paper": ({}, (0.8, 1.7, 4.0), *_BOTH, "uninformed"),
+    "omega": ({"teacher.omega": 0.45}, (1.2, 2.2), *_BOTH),
+    "two sigmas": ({"tokens.sigma": [0.4, 0.6]}, (1.1, 1.9), *_BOTH),
+    "mixing": ({"teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]}, (2.1,), *_BOTH),
+    "gram": ({"positions.kind": "gram", "positions.gram": [[1.1, 0.2], [0.2, 0.7]]}, (1.6,), *_BOTH),
+    "teacher in positions": ({"positions.teacher": [[0.2], [-0.2]]}, (1.6,), *_BOTH),
+    "temperatures": ({"student.temperature": 1.4, "teacher.temperature": 0.8}, (1.8,), *_BOTH),
+    "noise": ({"teacher.noise": 0.15}, (1.3, 2.4), *_BOTH),
+    "untied": ({"student.tied": False}, (1.3, 2.3), *_BOTH),
+    "ridge a column": ({"student.tied": False, "regularizer.strength": [0.01, 0.03]}, (2.3,)),
+    "rank 2": ({"student.rank": 2, "teacher.rank": 2}, (2.6,), *_BOTH, "mixed"),
+    "student of rank 2": ({"student.rank": 2}, (2.0,)),
+    "teacher of rank 2": ({"teacher.rank": 2}, (2.0,)),
+    "three tokens": ({"tokens.length": 3, "tokens.sigma": [0.4, 0.5, 0.7]}, (1.0, 1.8), *_BOTH),
+    "four tokens": ({"tokens.length": 4}, (2.0,)),
+    "causal": ({"student.causal": True, "teacher.causal": True}, (0.9, 1.7), *_BOTH),
+    "linear": ({"student.score": "linear", "teacher.score": "linear"}, (0.8, 1.4), *_BOTH, "uninformed"),
+    "relu": ({"student.score": "relu", "teacher.score": "relu"}, (2.0,)),
+    "sigmoid": ({"student.score": "sigmoid"}, (1.8,), *_BOTH),
+    "softmax1": ({"student.score": "softmax1", "teacher.score": "relu"}, (1.8,)),
+    "own score": ({"student.score": "z / sqrt(0.3 + sum(z**2))"}, (1.0, 1.7), *_BOTH),
+    "values": ({"loss.kind": "values", "loss.width": 1}, (1.6, 2.6), *_BOTH),
+    "lasso": ({"regularizer.kind": "lasso", "regularizer.strength": 0.02}, (1.0, 1.8), *_BOTH),
     "elastic net": (
         {"regularizer.kind": "elastic-net", "regularizer.strength": 0.015, "regularizer.ridge": 0.006},
-        _BOTH,
         (1.8,),
+        *_BOTH,
     ),
     "group lasso": (
         {"student.tied": False, "regularizer.kind": "group-lasso", "regularizer.strength": 0.015},
-        _INFORMED,
         (2.3,),
     ),
     "own regulariser": (
         {"regularizer.kind": "expression", "regularizer.expression": "0.01*sqrt(w**2 + 0.1)"},
-        _BOTH,
         (1.8,),
+        *_BOTH,
     ),
     "spectrum": (
         {"tokens.spectrum": [{"weight": 0.3, "variances": [0.1, 0.4]}, {"weight": 0.7, "variances": [0.3, 0.2]}]},
-        _BOTH,
         (1.8,),
+        *_BOTH,
     ),
     "power law": (
         {"tokens.spectrum": {"kind": "power-law", "exponent": 1.2, "variance": 0.25, "atoms": 8}},
-        _INFORMED,
         (1.8,),
     ),
     "mixture": (
@@ -186,8 +183,8 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "tokens.clusters": [{"sigma": 0.5, "mean": [0.8]}, {"sigma": 0.4, "mean": [-1.1]}],
             "tokens.law": {"kind": "same", "probability": 0.8},
         },
-        _BOTH,
         (2.0,),
+        *_BOTH,
     ),
     "markov": (
         {
@@ -195,7 +192,6 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "tokens.clusters": [{"sigma": 0.4}, {"sigma": 0.7}],
             "tokens.law": {"kind": "markov", "weights": [0.3, 0.7], "transition": [[0.6, 0.4], [0.2, 0.8]]},
         },
-        _INFORMED,
         (2.0,),
     ),
     "table": (
@@ -204,12 +200,11 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "tokens.clusters": [{"sigma": 0.4}, {"sigma": 0.7}],
             "tokens.law": {"kind": "table", "table": [[0.3, 0.2], [0.1, 0.4]]},
         },
-        _INFORMED,
         (2.0,),
     ),
-    "square": (_ONE | {"loss.kind": "square", "teacher.noise": 0.2, "regularizer.strength": 0.3}, _INFORMED, (0.7, 2)),
-    "logistic": (_ONE | {"loss.kind": "logistic", "regularizer.strength": 0.1}, _INFORMED, (0.7, 2.0)),
-    "hinge": (_ONE | {"loss.kind": "hinge", "regularizer.strength": 0.1}, _INFORMED, (0.7, 2.0)),
+    "square": (_ONE | {"loss.kind": "square", "teacher.noise": 0.2, "regularizer.strength": 0.3}, (0.7, 2)),
+    "logistic": (_ONE | {"loss.kind": "logistic", "regularizer.strength": 0.1}, (0.7, 2.0)),
+    "hinge": (_ONE | {"loss.kind": "hinge", "regularizer.strength": 0.1}, (0.7, 2.0)),
     "sparse signs": (
         _ONE
         | {
@@ -219,7 +214,6 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "regularizer.kind": "lasso",
             "regularizer.strength": 0.3,
         },
-        _INFORMED,
         (0.8,),
     ),
     "sparse teacher": (
@@ -232,7 +226,6 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "regularizer.strength": 0.1,
             "regularizer.ridge": 0.05,
         },
-        _INFORMED,
         (1.2,),
     ),
     "atoms": (
@@ -245,19 +238,17 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "regularizer.kind": "lasso",
             "regularizer.strength": 0.2,
         },
-        _INFORMED,
         (0.8,),
     ),
-    "huber": (_ONE | _formula("delta*(sqrt(delta**2 + (h - k)**2) - delta)", delta=0.7), _INFORMED, (1.3,)),
+    "huber": (_ONE | _formula("delta*(sqrt(delta**2 + (h - k)**2) - delta)", delta=0.7), (1.3,)),
     "quantile": (
         _ONE
         | {"teacher.noise": 0.1, "regularizer.strength": 0.1}
         | _formula("max(tau*(k + noise - h), (tau - 1)*(k + noise - h))", tau=0.7),
-        _INFORMED,
         (1.3,),
     ),
-    "absolute": (_ONE | {"regularizer.strength": 0.1} | _formula("abs(h - k)"), _INFORMED, (2.0,)),
-    "signs": (_ONE | {"regularizer.strength": 0.1} | _formula("(h - sign(k + 0.2))**2/2"), _INFORMED, (1.3,)),
+    "absolute": (_ONE | {"regularizer.strength": 0.1} | _formula("abs(h - k)"), (2.0,)),
+    "signs": (_ONE | {"regularizer.strength": 0.1} | _formula("(h - sign(k + 0.2))**2/2"), (1.3,)),
     "two heads": (
         _TWO
         | {"teacher.noise": 0.1, "metrics.distance": "(h0_0 - k0_0)**2", "metrics.wrong": "(1 - sign(h0_0*k0_0))/2"}
@@ -267,7 +258,6 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "sum((heads - label - noise)**2)/8",
             share=0.6,
         ),
-        _INFORMED,
         (3.0, 5.0),
     ),
     "two layers": (
@@ -279,7 +269,6 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             first=0.7,
             skip=0.9,
         ),
-        _INFORMED,
         (3.0, 5.0),
     ),
     "single location": (
@@ -293,44 +282,37 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "teacher.noise": 0.1,
         }
         | _formula("(c @ k[:, 1] + noise[0, 0] - softmax(beta*h[:, 0]) @ h[:, 1])**2/2", beta=1.2),
-        _INFORMED,
         (2.0,),
     ),
     "trained temperature": (
         _FREE
         | {"loss.trained": {"beta": "0.05*beta**2"}, "regularizer.strength": 0.1, "tokens.sigma": 0.8}
         | _formula("sum((softmax(beta*h @ h.T) - softmax(k @ k.T))**2)/2", beta=1.0),
-        _INFORMED,
         (3.0,),
     ),
     "trained bias": (
         _CLASSES | {"loss.trained": {"b": "0.02*b**2"}} | _formula("softplus((1 - 2*c)*(h + b))", b=0.1),
-        _INFORMED,
         (0.8, 2.0),
     ),
     "autoencoder": (
         _CLASSES
         | {"tokens.length": 2, "tokens.law": {"kind": "same", "probability": 0.7}, "regularizer.strength": 1.0}
         | _formula("p = tanh(gain*h)\nsum(p @ Q * p)/2 - sum(h*p)", gain=0.9),
-        _INFORMED,
         (2.0,),
     ),
     "classes": (
         _CLASSES
         | {"metrics.wrong": "(1 - (1 - 2*c)*sign(h))/2", "metrics.margin": "(1 - 2*c)*h"}
         | _formula("softplus((1 - 2*c)*h)"),
-        _INFORMED,
         (0.8, 2.0),
     ),
-    "two value columns": ({"loss.kind": "values", "loss.width": 2}, _INFORMED, (3.0,)),
+    "two value columns": ({"loss.kind": "values", "loss.width": 2}, (3.0,)),
     "causal and untied": (
         {"tokens.length": 3, "student.tied": False, "student.causal": True, "teacher.causal": True},
-        _INFORMED,
         (2.2,),
     ),
     "rank 2, group lasso": (
         {"student.rank": 2, "regularizer.kind": "group-lasso", "regularizer.strength": 0.012},
-        _INFORMED,
         (2.0,),
     ),
     "three clusters": (
@@ -343,11 +325,10 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             ],
             "tokens.law": {"kind": "independent", "weights": [0.3, 0.5, 0.2]},
         },
-        _INFORMED,
         (2.0,),
     ),
-    "hidden sign": (_ONE | {"regularizer.strength": 0.2} | _formula("softplus(-h*sign(k))"), _INFORMED, (0.6, 1.8)),
-    "margin": (_ONE | {"regularizer.strength": 0.2} | _formula("max(0, m - h*k)", m=0.6), _INFORMED, (1.4,)),
+    "hidden sign": (_ONE | {"regularizer.strength": 0.2} | _formula("softplus(-h*sign(k))"), (0.6, 1.8)),
+    "margin": (_ONE | {"regularizer.strength": 0.2} | _formula("max(0, m - h*k)", m=0.6), (1.4,)),
     "other law": (
         _ONE
         | {
@@ -357,7 +338,6 @@ MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], tuple[float, ...]
             "teacher.noise": 0.1,
         }
         | _formula("sqrt(delta**2 + (h - scale*k - noise)**2) - delta", scale=1.3, delta=0.8),
-        _INFORMED,
         (1.3,),
     ),
 }
@@ -374,9 +354,9 @@ _METHODS = ("anderson", "damped")
 
 
 def _solved() -> Iterator[Point]:
-    for name, (fields, branches, alphas) in MODELS.items():
+    for name, (fields, alphas, *branches) in MODELS.items():
         for alpha in alphas:
-            for branch in branches:
+            for branch in branches or ["semantic"]:
                 yield Point(f"{name}, {branch}, {alpha:g}", "solve", _model(fields), {"alpha": alpha, "branch": branch})
     for name, fields in _RULES.items():
         for branch in _BOTH:
