@@ -3,13 +3,14 @@
 Not public: which changes of columns a problem leaves, and what remains of a start, no result says.
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from models import model
-from pages import problems
 
 import attnphase as ap
 from attnphase.state_evolution.starts import initial_overlaps, surviving
@@ -17,7 +18,8 @@ from attnphase.state_evolution.system import System
 
 SETTINGS = ap.SolverSettings(threads=1, stability=False, identity=False)
 TIGHT = ap.SolverSettings(threads=1, tolerance=1e-10, stability=False, identity=False)
-PAGE = "docs/layers_and_heads.md"
+PAGE = Path(__file__).parents[2] / "docs" / "layers_and_heads.md"
+PROBLEMS = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"))
 LINES = {"integration.rule": "lines", "integration.standard_error": 3e-3}
 UNLIKE = (0.031, 0.0052)
 ALIKE = float(np.sqrt(UNLIKE[0] * UNLIKE[1]))
@@ -102,7 +104,7 @@ def test_a_second_head_that_is_off_leaves_the_first() -> None:
 @pytest.mark.long
 def test_a_free_turn_leaves_no_error() -> None:
     """Both columns of a rotary problem may be turned: a fixed point by the default rule lies as the start does."""
-    problem = ap.Problem.from_toml(problems(PAGE)[4]).with_fields({"regularizer.strength": 0.7})
+    problem = ap.Problem.from_toml(PROBLEMS[4]).with_fields({"regularizer.strength": 0.7})
     points = [ap.solve(problem.with_fields({"integration.seed": seed}), alpha=5.5).squeeze() for seed in (3, 4)]
     for point in points:
         assert point.status.item() == 0
@@ -137,7 +139,7 @@ def test_logits_of_classes_whose_sum_does_not_matter() -> None:
 
 def test_of_two_order_parameters_only_the_one_that_dies_out_is_set_to_zero() -> None:
     """One head that remains semantic, or positional, has a fixed point of its own, which is not the uninformed one."""
-    informed = initial_overlaps(ap.Problem.from_toml(problems(PAGE)[3]), "mixed")
+    informed = initial_overlaps(ap.Problem.from_toml(PROBLEMS[3]), "mixed")
     for small, large in (("m", "theta"), ("theta", "m")):
         point = replace(informed, **{small: -0.2 * getattr(informed, small), large: -0.7 * getattr(informed, large)})
         left = surviving(point, informed, "mixed")
@@ -153,7 +155,7 @@ def test_next_to_the_onset_of_one_layer_the_other_is_not_given_up() -> None:
 
     The uninformed point has a training loss of .034. Fits at d = 100 to 400 give .00754(7).
     """
-    problem = ap.Problem.from_toml(problems(PAGE)[1]).with_fields({"integration.rule": "sobol"})
+    problem = ap.Problem.from_toml(PROBLEMS[1]).with_fields({"integration.rule": "sobol"})
     settings, found = ap.SolverSettings(max_nodes=2**15, stability=False), []
     for seed in (0, 1):
         point = ap.solve(problem.with_fields({"integration.seed": seed}), 2.0, settings=settings)
@@ -168,7 +170,7 @@ def test_next_to_the_onset_of_one_layer_the_other_is_not_given_up() -> None:
 @pytest.mark.long
 def test_starts_are_compared_on_few_nodes_alone() -> None:
     """The four starts of two layers: on few points, with so few maps that only the highest of all settles."""
-    problem = ap.Problem.from_toml(problems(PAGE)[1]).with_fields({"regularizer.strength": 0.1})
+    problem = ap.Problem.from_toml(PROBLEMS[1]).with_fields({"regularizer.strength": 0.1})
     settings = ap.SolverSettings(threads=1, stability=False, identity=False, max_maps=50)
     point = ap.solve(problem, 4.0, settings=settings)
     assert point.status.item() == 0
@@ -179,7 +181,7 @@ def test_starts_are_compared_on_few_nodes_alone() -> None:
 @pytest.mark.long
 def test_an_image_of_many_times_its_starts_size_throws_no_point_away() -> None:
     """At a small ridge the first q of two heads is a thousand times the start's, and from there no path leads back."""
-    problem = ap.Problem.from_toml(problems(PAGE)[3]).with_fields({"regularizer.strength": 0.01})
+    problem = ap.Problem.from_toml(PROBLEMS[3]).with_fields({"regularizer.strength": 0.01})
     problem = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
     end = ap.solve(problem, 2.0, "mixed", settings=ap.SolverSettings(threads=1, stability=False, identity=False))
     # by 2**18 Sobol points the branch has m = 0.726 and q = (0.102, 0.158)

@@ -6,7 +6,7 @@ Not public: a penalty acts through `attnphase.rows` and `Prior` alone, and a sol
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -21,11 +21,15 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem import Regularizer
+from attnphase.rows.kind import RegularizerKind
+from attnphase.rows.kinds import REGULARIZERS
 from attnphase.rows.piecewise import piecewise_moments
 from attnphase.rows.prox import newton_prox
 from attnphase.rows.quadrature import gaussian_nodes, quadrature_moments
+from attnphase.rows.regularizer import RowRegularizer
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.starts import initial_overlaps
 
 
 def huber(v: Any, step: Any) -> Any:
@@ -328,3 +332,41 @@ def test_the_gap_of_two_copies_under_rows_is_that_of_the_ridge() -> None:
     for name in ("overlap_gap", "overlap_gap_stderr", "replicon"):
         assert found[name].item() == pytest.approx(expected[name].item(), rel=2e-3), name
     assert expected.overlap_gap.item() > 0.3
+
+
+class Halved(RegularizerKind):
+    """(strength/2) w^2, as a function of which nothing is known."""
+
+    name = "test-halved"
+    keys = ("strength", "ridge")
+    penalty = r"\frac{s}{2} \sum_c w_c^2"
+    example: ClassVar = {"strength": 0.01}
+
+    def rows(self, given: Any, columns: int) -> RowRegularizer:
+        s = given.strength
+        return RowRegularizer(
+            self.name, float(given.ridge), lambda w: s / 2 * w**2, lambda v, step: v / (1 + s * step), panels=24
+        )
+
+
+@pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
+def test_a_new_regulariser_has_the_numbers_of_the_ridge_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one class, as docs/architecture.md says."""
+    monkeypatch.setitem(REGULARIZERS, Halved.name, Halved())
+    own = model("square", {"regularizer.kind": "test-halved", "regularizer.strength": 0.3, "teacher.noise": 0.2})
+    settings = ap.SolverSettings(threads=1, stability=False, identity=False)
+    one, ridge = (
+        ap.solve(each, 1.7, "semantic", settings=settings)
+        for each in (own, own.with_fields({"regularizer.kind": "ridge"}))
+    )
+    for name in ("q", "theta", "V", "training_loss"):
+        error = np.hypot(one[f"{name}_stderr"].item(), ridge[f"{name}_stderr"].item())
+        assert abs(one[name].item() - ridge[name].item()) < 4 * error + 1e-6
+    # the unit of the weights is the root of the temperature, and starts take the penalty's curvature there
+    cold = {"regularizer.strength": 0.3, "student.temperature": 0.07}
+    starts = [
+        initial_overlaps(ap.Problem().with_fields({"regularizer.kind": kind, **cold}), "semantic").V
+        for kind in ("test-halved", "ridge")
+    ]
+    np.testing.assert_allclose(*starts, rtol=1e-12)
+    assert ap.Problem.from_toml(own.to_toml()) == own
