@@ -81,11 +81,7 @@ def test_no_tensor_rule_refines_a_threshold_where_minimisers_jump():
 
 def test_a_branch_is_traced_whose_order_parameter_is_far_below_that_of_its_start():
     """At alpha = 8, where the search begins, the iteration leaves this branch at once."""
-    fields = {
-        "tokens.sigma": 0.3908,
-        "regularizer.strength": 0.01396,
-        "teacher.mixing": [[0.3, 0.7], [0.8, 0.2]],
-    }
+    fields = {"tokens.sigma": 0.3908, "regularizer.strength": 0.01396, "teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]}
     (part,) = parts_of(ap.Problem.paper(omega=0.1273).with_fields(fields), "positional", (0.2, 8.0))
     assert part.between == pytest.approx((0.9859, 8.0), rel=1e-2)
     assert part.ends == (Ending.onset, Ending.edge)

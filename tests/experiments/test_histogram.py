@@ -23,13 +23,7 @@ from torch import nn
 
 import attnphase as ap
 from attnphase.experiments.data import generator
-from attnphase.experiments.histogram.report import (
-    _jackknife,
-    _Sums,
-    histogram_dataset,
-    histogram_text,
-    variance_shares,
-)
+from attnphase.experiments.histogram.report import _jackknife, _Sums, histogram_dataset, histogram_text, variance_shares
 from attnphase.experiments.histogram.settings import MECHANISMS
 from attnphase.experiments.histogram.stages import load_trained, train_histogram, unfreeze_histogram
 from attnphase.experiments.histogram.task import HistogramSizes, Stream, counts, draw_sequences

@@ -29,8 +29,7 @@ SPARSE = {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regu
 
 
 @pytest.mark.parametrize(
-    ("fields", "alpha"),
-    [pytest.param({}, 1.7, id="ridge"), pytest.param(SPARSE, 2.6, id="sparse rows")],
+    ("fields", "alpha"), [pytest.param({}, 1.7, id="ridge"), pytest.param(SPARSE, 2.6, id="sparse rows")]
 )
 def test_seeds_scatter_as_their_errors_say_about_what_lines_give(fields, alpha):
     """Solved points of few nodes, for every kind of quantity."""

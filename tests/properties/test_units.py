@@ -64,10 +64,7 @@ COMMON = {
     "integration.rule": "sobol",
     "integration.nodes": 32,
 }
-THREE = {
-    "tokens.sigma": [0.45, 0.62, 0.53],
-    "positions.gram": [[1.1, -0.4, 0.1], [-0.4, 0.8, -0.2], [0.1, -0.2, 0.9]],
-}
+THREE = {"tokens.sigma": [0.45, 0.62, 0.53], "positions.gram": [[1.1, -0.4, 0.1], [-0.4, 0.8, -0.2], [0.1, -0.2, 0.9]]}
 CLUSTERS = [[{"sigma": 0.42, "mean": [0.5]}, {"sigma": 0.61, "mean": [-0.8]}], [{"sigma": 0.52, "mean": [0.2]}]]
 MIXTURE = {"tokens.kind": "mixture", "tokens.sigma": None, "tokens.clusters": CLUSTERS}
 ONE = {"tokens.sigma": 0.68, "positions.gram": None}

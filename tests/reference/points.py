@@ -21,17 +21,7 @@ LEFT_OUT = {"residual", "iterations", "nodes", "unsolved_nodes", "found", "free_
 
 @dataclass(frozen=True)
 class Number:
-    """One number of a point.
-
-    Attributes
-    ----------
-    name : str
-        Of its variable, with its place in it.
-    value, error : float
-        The error is NaN if none is stated.
-    whole : bool
-        Whether it counts something, or stands for a word.
-    """
+    """One number of a point, whose error is NaN if none is stated; a whole one counts, or stands for a word."""
 
     name: str
     value: float
@@ -41,17 +31,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Point:
-    """A call of the package.
-
-    Attributes
-    ----------
-    name : str
-    call : str
-        One of `CALLS`.
-    problem : Problem
-    given : dict
-        Its other arguments.
-    """
+    """A call of the package, one of `CALLS`, with its arguments."""
 
     name: str
     call: str
@@ -159,10 +139,7 @@ MODELS: Mapping[str, tuple[Any, ...]] = {
         (1.8,),
         *_BOTH,
     ),
-    "group lasso": (
-        {"student.tied": False, "regularizer.kind": "group-lasso", "regularizer.strength": 0.015},
-        (2.3,),
-    ),
+    "group lasso": ({"student.tied": False, "regularizer.kind": "group-lasso", "regularizer.strength": 0.015}, (2.3,)),
     "own regulariser": (
         {"regularizer.kind": "expression", "regularizer.expression": "0.01*sqrt(w**2 + 0.1)"},
         (1.8,),
@@ -173,10 +150,7 @@ MODELS: Mapping[str, tuple[Any, ...]] = {
         (1.8,),
         *_BOTH,
     ),
-    "power law": (
-        {"tokens.spectrum": {"kind": "power-law", "exponent": 1.2, "variance": 0.25, "atoms": 8}},
-        (1.8,),
-    ),
+    "power law": ({"tokens.spectrum": {"kind": "power-law", "exponent": 1.2, "variance": 0.25, "atoms": 8}}, (1.8,)),
     "mixture": (
         {
             "tokens.kind": "mixture",
