@@ -85,17 +85,6 @@ CALLS: Mapping[str, Callable[..., xr.Dataset]] = {
     "best_predictor": _predictor,
 }
 
-_FREE = {"positions.kind": "none"}
-_ONE = _FREE | {"tokens.length": 1, "tokens.sigma": 0.9}
-_TWO = _FREE | {"teacher.rank": 2, "student.rank": 2, "tokens.sigma": 0.9}
-_CLASSES = _ONE | {
-    "tokens.kind": "mixture",
-    "tokens.sigma": None,
-    "tokens.clusters": [{"sigma": 0.8, "mean": [0.9]}, {"sigma": 1.1, "mean": [-0.7]}],
-    "tokens.law": {"kind": "independent", "weights": [0.4, 0.6]},
-    "regularizer.strength": 0.15,
-}
-
 
 def _formula(text: str, **parameters: float) -> dict[str, Any]:
     return {"loss.kind": "expression", "loss.expression": text} | (
@@ -103,10 +92,50 @@ def _formula(text: str, **parameters: float) -> dict[str, Any]:
     )
 
 
+def _penalty(**values: Any) -> dict[str, Any]:
+    return {f"regularizer.{name}": value for name, value in values.items()}
+
+
+def _mixture(clusters: list[dict[str, Any]], **law: Any) -> dict[str, Any]:
+    return {"tokens.kind": "mixture", "tokens.sigma": None, "tokens.clusters": clusters, "tokens.law": law}
+
+
 def _model(fields: Mapping[str, Any]) -> ap.Problem:
     return ap.Problem().with_fields({key: value for key, value in fields.items() if value is not None})
 
 
+_FREE = {"positions.kind": "none"}
+_ONE = _FREE | {"tokens.length": 1, "tokens.sigma": 0.9}
+_SQUARE = _ONE | {"loss.kind": "square", "teacher.noise": 0.2, "regularizer.strength": 0.3}
+_LOGISTIC = _ONE | {"loss.kind": "logistic", "regularizer.strength": 0.1}
+_SIGNED = [{"sigma": 0.8, "mean": [0.9]}, {"sigma": 1.1, "mean": [-0.7]}]
+_CLASSES = _ONE | _mixture(_SIGNED, kind="independent", weights=[0.4, 0.6]) | {"regularizer.strength": 0.15}
+_TWO = _FREE | {"teacher.rank": 2, "student.rank": 2, "tokens.sigma": 0.9}
+_HEADS = _TWO | _formula(
+    "heads = softmax(h[:, :1] @ h[:, :1].T) + share*softmax(h[:, 1:] @ h[:, 1:].T)\n"
+    "label = softmax(k[:, :1] @ k[:, :1].T) + share*softmax(k[:, 1:] @ k[:, 1:].T)\n"
+    "sum((heads - label - noise)**2)/8",
+    share=0.6,
+)
+_HEADS |= {"teacher.noise": 0.1, "metrics.distance": "(h0_0 - k0_0)**2", "metrics.wrong": "(1 - sign(h0_0*k0_0))/2"}
+_LAYERS = _TWO | _formula(
+    "u = (skip*eye(L) + first*softmax(h[:, :1] @ h[:, :1].T)) @ h[:, 1:]\n"
+    "v = (skip*eye(L) + first*softmax(k[:, :1] @ k[:, :1].T)) @ k[:, 1:]\n"
+    "sum((softmax(u @ u.T) - softmax(v @ v.T))**2)/2",
+    first=0.7,
+    skip=0.9,
+)
+_LOCATED = [{"sigma": 1.0, "mean": [0.0]}, {"sigma": 0.8, "mean": [1.4]}]
+_LOCATION = _TWO | _mixture(_LOCATED, kind="single-location", weights=[0.4, 0.6])
+_LOCATION |= {"tokens.mean_teacher": [[0.8], [0.0]], "teacher.noise": 0.1}
+_LOCATION |= _formula("(c @ k[:, 1] + noise[0, 0] - softmax(beta*h[:, 0]) @ h[:, 1])**2/2", beta=1.2)
+_TILTED = _ONE | {"tokens.density": "1 + tilt*tanh(k)", "tokens.sampler": "k + tail*k**3", "teacher.noise": 0.1}
+_TILTED |= {"tokens.parameters": {"tilt": 0.5, "tail": 0.1}}
+_CAUSAL = {"student.causal": True, "teacher.causal": True}
+_UNEQUAL = [{"sigma": 0.4}, {"sigma": 0.7}]
+_APART = [{"sigma": 0.5, "mean": [0.8]}, {"sigma": 0.4, "mean": [-1.1]}]
+_THREE = [{"sigma": 0.4, "mean": [0.5]}, {"sigma": 0.5, "mean": [-0.4]}, {"sigma": 0.7, "mean": [0.0]}]
+_ATOMS = [{"weight": 0.3, "variances": [0.1, 0.4]}, {"weight": 0.7, "variances": [0.3, 0.2]}]
 _BOTH = ("semantic", "positional")
 
 # fields, sample complexities, and branches if it is not the semantic one alone
@@ -126,7 +155,7 @@ MODELS: Mapping[str, tuple[Any, ...]] = {
     "teacher of rank 2": ({"teacher.rank": 2}, (2.0,)),
     "three tokens": ({"tokens.length": 3, "tokens.sigma": [0.4, 0.5, 0.7]}, (1.0, 1.8), *_BOTH),
     "four tokens": ({"tokens.length": 4}, (2.0,)),
-    "causal": ({"student.causal": True, "teacher.causal": True}, (0.9, 1.7), *_BOTH),
+    "causal": (_CAUSAL, (0.9, 1.7), *_BOTH),
     "linear": ({"student.score": "linear", "teacher.score": "linear"}, (0.8, 1.4), *_BOTH, "uninformed"),
     "relu": ({"student.score": "relu", "teacher.score": "relu"}, (2.0,)),
     "sigmoid": ({"student.score": "sigmoid"}, (1.8,), *_BOTH),
@@ -134,84 +163,29 @@ MODELS: Mapping[str, tuple[Any, ...]] = {
     "own score": ({"student.score": "z / sqrt(0.3 + sum(z**2))"}, (1.0, 1.7), *_BOTH),
     "values": ({"loss.kind": "values", "loss.width": 1}, (1.6, 2.6), *_BOTH),
     "lasso": ({"regularizer.kind": "lasso", "regularizer.strength": 0.02}, (1.0, 1.8), *_BOTH),
-    "elastic net": (
-        {"regularizer.kind": "elastic-net", "regularizer.strength": 0.015, "regularizer.ridge": 0.006},
-        (1.8,),
-        *_BOTH,
-    ),
+    "elastic net": (_penalty(kind="elastic-net", strength=0.015, ridge=0.006), (1.8,), *_BOTH),
     "group lasso": ({"student.tied": False, "regularizer.kind": "group-lasso", "regularizer.strength": 0.015}, (2.3,)),
-    "own regulariser": (
-        {"regularizer.kind": "expression", "regularizer.expression": "0.01*sqrt(w**2 + 0.1)"},
-        (1.8,),
-        *_BOTH,
-    ),
-    "spectrum": (
-        {"tokens.spectrum": [{"weight": 0.3, "variances": [0.1, 0.4]}, {"weight": 0.7, "variances": [0.3, 0.2]}]},
-        (1.8,),
-        *_BOTH,
-    ),
+    "own regulariser": (_penalty(kind="expression", expression="0.01*sqrt(w**2 + 0.1)"), (1.8,), *_BOTH),
+    "spectrum": ({"tokens.spectrum": _ATOMS}, (1.8,), *_BOTH),
     "power law": ({"tokens.spectrum": {"kind": "power-law", "exponent": 1.2, "variance": 0.25, "atoms": 8}}, (1.8,)),
-    "mixture": (
-        {
-            "tokens.kind": "mixture",
-            "tokens.clusters": [{"sigma": 0.5, "mean": [0.8]}, {"sigma": 0.4, "mean": [-1.1]}],
-            "tokens.law": {"kind": "same", "probability": 0.8},
-        },
-        (2.0,),
-        *_BOTH,
-    ),
-    "markov": (
-        {
-            "tokens.kind": "mixture",
-            "tokens.clusters": [{"sigma": 0.4}, {"sigma": 0.7}],
-            "tokens.law": {"kind": "markov", "weights": [0.3, 0.7], "transition": [[0.6, 0.4], [0.2, 0.8]]},
-        },
-        (2.0,),
-    ),
-    "table": (
-        {
-            "tokens.kind": "mixture",
-            "tokens.clusters": [{"sigma": 0.4}, {"sigma": 0.7}],
-            "tokens.law": {"kind": "table", "table": [[0.3, 0.2], [0.1, 0.4]]},
-        },
-        (2.0,),
-    ),
-    "square": (_ONE | {"loss.kind": "square", "teacher.noise": 0.2, "regularizer.strength": 0.3}, (0.7, 2)),
-    "logistic": (_ONE | {"loss.kind": "logistic", "regularizer.strength": 0.1}, (0.7, 2.0)),
+    "mixture": (_mixture(_APART, kind="same", probability=0.8), (2.0,), *_BOTH),
+    "markov": (_mixture(_UNEQUAL, kind="markov", weights=[0.3, 0.7], transition=[[0.6, 0.4], [0.2, 0.8]]), (2.0,)),
+    "table": (_mixture(_UNEQUAL, kind="table", table=[[0.3, 0.2], [0.1, 0.4]]), (2.0,)),
+    "square": (_SQUARE, (0.7, 2)),
+    "logistic": (_LOGISTIC, (0.7, 2.0)),
     "hinge": (_ONE | {"loss.kind": "hinge", "regularizer.strength": 0.1}, (0.7, 2.0)),
-    "sparse signs": (
-        _ONE
-        | {
-            "loss.kind": "square",
-            "teacher.noise": 0.2,
-            "teacher.prior": "rademacher",
-            "regularizer.kind": "lasso",
-            "regularizer.strength": 0.3,
-        },
-        (0.8,),
-    ),
+    "sparse signs": (_SQUARE | {"teacher.prior": "rademacher"} | _penalty(kind="lasso"), (0.8,)),
     "sparse teacher": (
-        _ONE
-        | {
-            "loss.kind": "logistic",
-            "teacher.prior": "gauss-bernoulli",
-            "teacher.prior_density": 0.2,
-            "regularizer.kind": "elastic-net",
-            "regularizer.strength": 0.1,
-            "regularizer.ridge": 0.05,
-        },
+        _LOGISTIC
+        | {"teacher.prior": "gauss-bernoulli", "teacher.prior_density": 0.2}
+        | _penalty(kind="elastic-net", ridge=0.05),
         (1.2,),
     ),
     "atoms": (
-        _ONE
-        | {
-            "loss.kind": "square",
-            "teacher.prior": "atoms",
-            "teacher.prior_values": [0.0, 1.5],
-            "teacher.prior_probabilities": [0.7, 0.3],
-            "regularizer.kind": "lasso",
-            "regularizer.strength": 0.2,
-        },
+        _SQUARE
+        | {"teacher.noise": 0.0, "teacher.prior": "atoms", "teacher.prior_values": [0.0, 1.5]}
+        | {"teacher.prior_probabilities": [0.7, 0.3]}
+        | _penalty(kind="lasso", strength=0.2),
         (0.8,),
     ),
     "huber": (_ONE | _formula("delta*(sqrt(delta**2 + (h - k)**2) - delta)", delta=0.7), (1.3,)),
@@ -223,41 +197,9 @@ MODELS: Mapping[str, tuple[Any, ...]] = {
     ),
     "absolute": (_ONE | {"regularizer.strength": 0.1} | _formula("abs(h - k)"), (2.0,)),
     "signs": (_ONE | {"regularizer.strength": 0.1} | _formula("(h - sign(k + 0.2))**2/2"), (1.3,)),
-    "two heads": (
-        _TWO
-        | {"teacher.noise": 0.1, "metrics.distance": "(h0_0 - k0_0)**2", "metrics.wrong": "(1 - sign(h0_0*k0_0))/2"}
-        | _formula(
-            "heads = softmax(h[:, :1] @ h[:, :1].T) + share*softmax(h[:, 1:] @ h[:, 1:].T)\n"
-            "label = softmax(k[:, :1] @ k[:, :1].T) + share*softmax(k[:, 1:] @ k[:, 1:].T)\n"
-            "sum((heads - label - noise)**2)/8",
-            share=0.6,
-        ),
-        (3.0, 5.0),
-    ),
-    "two layers": (
-        _TWO
-        | _formula(
-            "u = (skip*eye(L) + first*softmax(h[:, :1] @ h[:, :1].T)) @ h[:, 1:]\n"
-            "v = (skip*eye(L) + first*softmax(k[:, :1] @ k[:, :1].T)) @ k[:, 1:]\n"
-            "sum((softmax(u @ u.T) - softmax(v @ v.T))**2)/2",
-            first=0.7,
-            skip=0.9,
-        ),
-        (3.0, 5.0),
-    ),
-    "single location": (
-        _TWO
-        | {
-            "tokens.kind": "mixture",
-            "tokens.sigma": None,
-            "tokens.clusters": [{"sigma": 1.0, "mean": [0.0]}, {"sigma": 0.8, "mean": [1.4]}],
-            "tokens.law": {"kind": "single-location", "weights": [0.4, 0.6]},
-            "tokens.mean_teacher": [[0.8], [0.0]],
-            "teacher.noise": 0.1,
-        }
-        | _formula("(c @ k[:, 1] + noise[0, 0] - softmax(beta*h[:, 0]) @ h[:, 1])**2/2", beta=1.2),
-        (2.0,),
-    ),
+    "two heads": (_HEADS, (3.0, 5.0)),
+    "two layers": (_LAYERS, (3.0, 5.0)),
+    "single location": (_LOCATION, (2.0,)),
     "trained temperature": (
         _FREE
         | {"loss.trained": {"beta": "0.05*beta**2"}, "regularizer.strength": 0.1, "tokens.sigma": 0.8}
@@ -281,37 +223,13 @@ MODELS: Mapping[str, tuple[Any, ...]] = {
         (0.8, 2.0),
     ),
     "two value columns": ({"loss.kind": "values", "loss.width": 2}, (3.0,)),
-    "causal and untied": (
-        {"tokens.length": 3, "student.tied": False, "student.causal": True, "teacher.causal": True},
-        (2.2,),
-    ),
-    "rank 2, group lasso": (
-        {"student.rank": 2, "regularizer.kind": "group-lasso", "regularizer.strength": 0.012},
-        (2.0,),
-    ),
-    "three clusters": (
-        {
-            "tokens.kind": "mixture",
-            "tokens.clusters": [
-                {"sigma": 0.4, "mean": [0.5]},
-                {"sigma": 0.5, "mean": [-0.4]},
-                {"sigma": 0.7, "mean": [0.0]},
-            ],
-            "tokens.law": {"kind": "independent", "weights": [0.3, 0.5, 0.2]},
-        },
-        (2.0,),
-    ),
+    "causal and untied": (_CAUSAL | {"tokens.length": 3, "student.tied": False}, (2.2,)),
+    "rank 2, group lasso": ({"student.rank": 2} | _penalty(kind="group-lasso", strength=0.012), (2.0,)),
+    "three clusters": (_mixture(_THREE, kind="independent", weights=[0.3, 0.5, 0.2]), (2.0,)),
     "hidden sign": (_ONE | {"regularizer.strength": 0.2} | _formula("softplus(-h*sign(k))"), (0.6, 1.8)),
     "margin": (_ONE | {"regularizer.strength": 0.2} | _formula("max(0, m - h*k)", m=0.6), (1.4,)),
     "other law": (
-        _ONE
-        | {
-            "tokens.density": "1 + tilt*tanh(k)",
-            "tokens.sampler": "k + tail*k**3",
-            "tokens.parameters": {"tilt": 0.5, "tail": 0.1},
-            "teacher.noise": 0.1,
-        }
-        | _formula("sqrt(delta**2 + (h - scale*k - noise)**2) - delta", scale=1.3, delta=0.8),
+        _TILTED | _formula("sqrt(delta**2 + (h - scale*k - noise)**2) - delta", scale=1.3, delta=0.8),
         (1.3,),
     ),
 }
