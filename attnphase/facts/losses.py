@@ -388,7 +388,6 @@ def signed_symmetries(
 
 
 @lru_cache(maxsize=256)
-@lru_cache(maxsize=256)
 def exchanges_tokens(
     loss: Loss, source: tuple[float, ...], place: tuple[float, ...], tokens: tuple[int, ...], of_entries: bool
 ) -> bool:

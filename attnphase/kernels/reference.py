@@ -147,14 +147,14 @@ def torch_module(problem: Problem) -> ModuleType:
     return _printed(ModelKey.of(problem, finite=True), "torch")
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=128)  # printing a model takes a second, and a consistency report asks for dozens
 def _printed(key: ModelKey, backend: str) -> ModuleType:
     module = ModuleType(f"attnphase_printed_{backend}")
     exec(compile(local_problem.local_problem_source(key.model(), backend), module.__name__, "exec"), module.__dict__)
     return module
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def reference_backend(problem: Problem, backend: str) -> ReferenceBackend:
     """The local problem of a problem's model printed for "numpy" or "mpmath" (imports SymPy)."""
     key = ModelKey.of(problem)

@@ -151,8 +151,8 @@ def _leaves_losses(system: System, configuration: int, image: Image) -> bool:
     In many digits that is asked of the tokens' exchange: signs and exchanges of columns are the whole loss's.
     """
     clusters, kernels = system.sample_law.clusters_of, system.kernels
-    nothing = tuple(range(kernels.length)), np.eye(kernels.columns).tobytes(), np.eye(kernels.teacher_rank).tobytes()
-    if image.source == configuration and (image.order, image.student, image.teacher) == nothing:
+    signs = np.eye(kernels.columns).tobytes(), np.eye(kernels.teacher_rank).tobytes()
+    if image[:4] == (configuration, tuple(range(kernels.length)), *signs):  # nothing is changed
         return True
     (question, asked), (images, _) = _asked(system, image.source), _asked(system, configuration)
     return bool(asked.possible([image], lambda one, points: one.of_row(question, points), images)) and exchanges_tokens(

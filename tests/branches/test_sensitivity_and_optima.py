@@ -131,9 +131,12 @@ def test_an_order_parameter_that_no_symmetry_takes_away_may_be_small(between):
 
 def test_an_optimum_at_an_onset():
     """Weights shrink until the branch leaves no more of them, and theta is zero."""
-    where, value, error = place(best(ATTENTION, 2.0, (0.06, 0.12), metric="weight_norm"))
+    ds = best(ATTENTION, 2.0, (0.06, 0.12), metric="weight_norm")
+    where, value, error = place(ds)
     assert where == "at_onset"
     assert error < 0.05 * value
+    below = solved(ATTENTION.with_fields({"regularizer.strength": value - 0.002}), 2.0)  # the norm begins linearly
+    assert ds.metric_stderr.item() == pytest.approx(float(below.weight_norm) / 0.002 * error, rel=0.3)
     for side, expected in ((-1, "on_branch"), (1, "merged_with_uninformed")):
         there = ATTENTION.with_fields({"regularizer.strength": value + side * 4 * error})
         assert word(solved(there, 2.0), "on_branch") == expected

@@ -31,9 +31,10 @@ GAMP, GD = ("gamp", 3.0, {"damping": 0.6}), ("gd", 5.0, {"steps": 3500})
     [
         (PAPER, "lbfgs", (GAMP, ("adam", 5.0, {}))),
         (PAPER.with_fields({"student.tied": False}), "lbfgs", (GAMP,)),
+        pytest.param(PAPER.with_fields({"student.tied": False}), "lbfgs", (GD,), marks=pytest.mark.long),
         (ELASTIC, "fista", (GAMP, GD)),
     ],
-    ids=["tied", "untied", "elastic net"],
+    ids=["tied", "untied", "untied, descent", "elastic net"],
 )
 def test_optimisers_find_one_minimum_with_the_same_zeros(problem, first, others):
     """From the teacher, at a sample complexity where none of them leaves its minimum."""

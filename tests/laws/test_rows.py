@@ -349,7 +349,6 @@ class Halved(RegularizerKind):
         )
 
 
-@pytest.mark.filterwarnings("ignore::attnphase.errors.AttnphaseWarning")
 def test_a_new_regulariser_has_the_numbers_of_the_ridge_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one class, as docs/architecture.md says."""
     monkeypatch.setitem(REGULARIZERS, Halved.name, Halved())
@@ -359,6 +358,7 @@ def test_a_new_regulariser_has_the_numbers_of_the_ridge_that_it_is(monkeypatch: 
         ap.solve(each, 1.7, "semantic", settings=settings)
         for each in (own, own.with_fields({"regularizer.kind": "ridge"}))
     )
+    assert one["status"].item() == ridge["status"].item() == 0
     for name in ("q", "theta", "V", "training_loss"):
         error = np.hypot(one[f"{name}_stderr"].item(), ridge[f"{name}_stderr"].item())
         assert abs(one[name].item() - ridge[name].item()) < 4 * error + 1e-6

@@ -15,7 +15,7 @@ from attnphase.sweeps.line import Line
 
 ALPHAS = np.linspace(0.05, 2, 33).tolist()
 OMEGAS = np.linspace(0, 0.5, 25).tolist()
-NOT_COMPUTED, MERGED = 3, 1
+NOT_COMPUTED, MERGED, VIOLATED = 3, 1, 1
 
 
 def looked_at(classes, divided=(True, True), needed=None):
@@ -87,7 +87,7 @@ class Solved:
     """The lines that were solved."""
 
     def __init__(self, patch):
-        self.lines = []
+        self.lines, self.violated = [], np.nan  # an omega at which the semantic points violate identities
         self.base = points({}, [1.0], ["semantic"], training_loss_stderr=1e-5).isel(branch=0)
         patch.setattr(Line, "solve", lambda line, on_point=None: self.solve(line))
         patch.setattr("attnphase.sweeps.grid.kernels_for", lambda *_: None)
@@ -104,6 +104,9 @@ class Solved:
             "test_error_stderr": np.full(len(alpha), 1e-6),
             "linear_test_error_stderr": np.full(len(alpha), 4e-6),
             "on_branch": np.where(merged, MERGED, 0).astype("int8"),
+            "violation_alpha": np.full(len(alpha), 0.5),
+            "violation_alpha_stderr": np.full(len(alpha), 0.1),
+            "identities": np.full(len(alpha), VIOLATED if semantic and omega == self.violated else 0, dtype="int8"),
         }
         ds = self.base.isel(alpha=[0] * len(alpha)).assign_coords(alpha=("alpha", alpha, self.base["alpha"].attrs))
         ds["branch"] = ((), line.branch, ds["branch"].attrs)
@@ -154,6 +157,15 @@ def test_the_boundaries_are_those_of_the_whole_grid_and_the_map_shows_them(solve
     alpha, up = np.concatenate([path.vertices for path in line.get_paths()]).T
     assert np.ptp(up) > 0.3
     np.testing.assert_allclose(alpha, alpha_c(up), atol=0.003)  # a chord of the curve from value to value of omega
+
+
+def test_points_that_violate_identities_make_no_boundary(solved):
+    whole, solved.violated = sweep(), OMEGAS[3]
+    ds = sweep()
+    assert ds["identities"].attrs["flag_meanings"].split()[VIOLATED] == "violated"
+    for name in ("alpha_c", "alpha_l"):
+        assert whole[name].notnull()[3]
+        np.testing.assert_allclose(ds[name], whole[name].where(whole["omega"] != OMEGAS[3]), rtol=1e-9, err_msg=name)
 
 
 def test_an_axis_may_be_given_in_any_order_and_further_fields_are_refined_one_by_one(solved):
