@@ -6,6 +6,7 @@ ends of trajectories make of a boundary are decisions that a whole basin takes m
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import attnphase as ap
 from attnphase.kernels.compiler import gains_for
 from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.state_evolution.sizes import Sizes
+from attnphase.theories.sgd_flow.corrections import KnownWay, Moved, of_replicates
 from attnphase.theories.sgd_flow.planes import Arrival
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
 from attnphase.theories.sgd_flow.slopes import next_rule, system_of
@@ -237,6 +239,29 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
 
 def sides(low: float, high: float) -> Callable[[float], Basin]:
     return lambda angle: Basin.positional if angle < low else Basin.semantic if angle > high else Basin.mixed
+
+
+def test_replicates_of_a_linear_way_are_integrated_exactly():
+    """Rates ``-r x + c_s``, numbers ``B x + e_s``: both are apart by what the constants move, not more or less."""
+    random, rates = np.random.default_rng(3), np.array([0.7, 1.9])
+    c, e, b = 1 + 0.02 * random.normal(size=(4, 2)), 0.01 * random.normal(size=(4, 2)), random.normal(size=(2, 2))
+    toy: Any = SimpleNamespace(
+        rows=SimpleNamespace(points=2, columns=1),
+        rate=lambda x: c.mean(axis=0) - rates * x,
+        numbers=lambda x: b @ x + e.mean(axis=0),
+        of_replicates=lambda x: (c - rates * x, b @ x + e),
+        sizes=np.ones_like,
+        clock=lambda x: 1.0,
+    )
+    knots, times = np.linspace(0, 3, 41), np.array([0.4, 1.3, 2.9])
+    decays = (1 - np.exp(-np.multiply.outer(times, rates))) / rates
+    known = KnownWay(lambda t: c.mean(axis=0) * (1 - np.exp(-np.multiply.outer(t, rates))) / rates, toy, toy, knots)
+    way = Moved(decays * c.mean(axis=0), np.zeros((3, 2)), known, np.arange(0, 41, 2), known.values[::2])
+    found = of_replicates(way, times)
+    assert found is not None
+    assert found[0] == pytest.approx(c[:, None] * decays, abs=1e-5)
+    apart = (c - c.mean(axis=0))[:, None] * decays
+    assert found[1] == pytest.approx(apart @ b.T + (e - e.mean(axis=0))[:, None], abs=1e-5)
 
 
 def boundary_of(monkeypatch: pytest.MonkeyPatch, ends: Sequence[Callable[[float], Basin]], **fields: Any) -> Any:
