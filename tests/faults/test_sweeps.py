@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import xarray as xr
 from command import run
+from filelock import FileLock
 
 import attnphase as ap
 from attnphase.errors import DatasetError, ProblemError, SweepError
@@ -169,6 +170,14 @@ def test_another_sweep_is_refused_by_what_differs(unfinished, changes, words):
     assert not Path("out.nc").exists()
 
 
+def test_a_share_waits_for_those_of_another_sweep_at_work(stopped):
+    """None of its lines is finished, to be taken up or discarded."""
+    shutil.copytree(stopped, "out.nc.parts", ignore=shutil.ignore_patterns("line-*"))
+    words = "shares of another sweep are solved there: teacher.omega was .*; wait for them"
+    with FileLock("out.nc.parts/share-1-of-3.lock"), pytest.raises(DatasetError, match=words):
+        sweep([0.1, 0.22], output="out.nc", shard="2/2")
+
+
 def test_what_fits_is_taken_up_and_the_rest_stays(unfinished, undisturbed, capfd):
     before = parts()
     ds = sweep([0.13, 0.16], output="out.nc", resume="fitting")
@@ -244,6 +253,13 @@ def test_a_line_that_fails_is_named_and_the_others_are_kept(workers):
     assert isinstance(caught.value.__cause__, ProblemError)
     assert len(parts()) == 2
     assert not Path("out.nc").exists()
+
+
+def test_a_worker_that_imports_an_unguarded_script_starts_no_sweep(monkeypatch):
+    monkeypatch.setattr("multiprocessing.process._current_process.name", "SpawnProcess-1")
+    monkeypatch.delitem(sys.modules, "__mp_main__")
+    with pytest.raises(SystemExit, match="77"):
+        sweep(workers=2)
 
 
 def wait_until(condition):

@@ -34,8 +34,7 @@ def of_formula(name: str, **parameters: tuple[float, float]) -> Mapping[str, Any
     if name != "heads":
         own["regularizer"] = testing.regularizers()
     if "tokens.clusters" in own:
-        one = st.fixed_dictionaries({"sigma": numbers(0.6, 1.2), "mean": st.tuples(numbers(-2, 2))})
-        return own | {"tokens.clusters": st.lists(one, min_size=2, max_size=2), "tokens.law": testing.cluster_laws([2])}
+        return own | {"tokens.clusters": testing.MODELS[4]["tokens.clusters"], "tokens.law": testing.cluster_laws([2])}
     return own | {"tokens.sigma": numbers(0.6, 1.1), "teacher.noise": numbers(0.01, 0.3)} if name == "kinks" else own
 
 

@@ -16,6 +16,7 @@ from command import run
 from spellchecker import SpellChecker
 
 import attnphase as ap
+from attnphase.paper.catalogue import planned
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -122,3 +123,5 @@ def test_pages_have_what_the_code_has():
     assert block == run("init").stdout
     (eprint,) = re.findall(r"eprint = \{(.*?)\}", PAGES["README.md"])
     assert eprint in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    for name, row in re.findall(r"(?m)^\| `([\w-]+)` \|(.* seeds.*)$", PAGES["docs/experiments.md"]):
+        assert re.findall(r"(\d+) seed", row) == [str(planned(name, size).size.seeds) for size in ("quick", "full")]

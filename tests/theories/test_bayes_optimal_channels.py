@@ -110,6 +110,11 @@ def test_lattices_of_linear_labels_have_their_closed_form(B, noise, turn, q, V, 
     assert found.log_evidence == pytest.approx(-np.linalg.slogdet(2 * math.pi * math.e * seen)[1] / 2, abs=accuracy)
 
 
+def test_labels_with_many_waves_are_too_dear_for_lattices_also_under_strong_noise():
+    few, many = (model_of(of_formula(2, 2, noise=1.5), f"sin({waves}*sum(k))").rule for waves in (2, 20))
+    assert (few.split()[0], many) == ("lattices", "sobol")
+
+
 def test_columns_that_turn_into_one_another_are_summed_over_a_length():
     """Two tokens of rank 2: gain of each token and evidence as without that, at a quarter of the places."""
     plane = model_of(model("rank 2", {"teacher.noise": 0.1, "teacher.omega": 0.3})).channel.sums
@@ -320,6 +325,7 @@ OTHER = {"teacher.omega": 0.2, "tokens.sigma": 0.6, "teacher.noise": 0.5}
         pytest.param(two_layers(4.0), None, 0.16914, 5e-3, id="far layers, by an independent program"),
         pytest.param(model("rank 2", {"teacher.omega": 0.2}), None, 0.4, 0.03, id="scores of two columns"),
         pytest.param(of_formula(2), "k[0, 0] + k[1, 0]**3", 0.0, 1.0, id="an odd label without noise"),
+        pytest.param(of_formula(2), "sinh(2.24*k[0, 0]) - 0.6*sinh(2.24*k[1, 0])", 0.0, 1.0, id="24 steps of Newton's"),
     ],
 )  # fmt: skip
 def test_weak_recovery_is_that_of_an_integral_over_labels(monkeypatch, problem, channel, expected, error):
