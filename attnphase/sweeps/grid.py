@@ -174,9 +174,11 @@ def number_of_workers(workers: Any) -> int:
         It is above 1, and the main program is no file, which every worker imports first.
     """
     number = available_cores() if workers is None else arguments.whole("workers", workers, 1, _MAX_WORKERS)
+    if number == 1:  # also in a worker that imports the user's script, where the next line fails
+        return 1
     # where multiprocessing sends no file, as from a notebook, workers import none
     program = Path(get_preparation_data("").get("init_main_from_path", __file__))
-    if number == 1 or program.is_file():
+    if program.is_file():
         return number
     what = f"worker processes cannot import the main program, {program.name}, which is not a file"
     if workers is not None:

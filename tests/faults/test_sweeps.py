@@ -260,6 +260,8 @@ def test_a_worker_that_imports_an_unguarded_script_starts_no_sweep(monkeypatch):
     monkeypatch.delitem(sys.modules, "__mp_main__")
     with pytest.raises(SystemExit, match="77"):
         sweep(workers=2)
+    monkeypatch.setattr("multiprocessing.process._current_process._inheriting", True, raising=False)
+    assert not sweep([0.4], alpha=[1.3]).status.any()  # one by this process alone may be there
 
 
 def wait_until(condition):
