@@ -96,7 +96,7 @@ def slopes(kind: str, a: float, b: float, g: float) -> ap.Problem:
 
 
 def test_at_a_kink_of_the_loss_zero_weights_have_no_loss(uncompiled: None) -> None:
-    settings = ap.SolverSettings(threads=1, stability=False, identity=False)
+    settings = ap.SolverSettings(threads=1, stability=False, identity=False, max_nodes=64)
     point = ap.solve(slopes("lasso", 1.0, 0.5, 0.7), 1.9, settings=settings)
     assert (point.zero_weights.item(), point.V.any().item()) == (1, False)
     assert abs(point.training_loss.item()) < 1e-15

@@ -88,7 +88,7 @@ class Solved:
 
     def __init__(self, patch):
         self.lines, self.violated = [], np.nan  # an omega at which the semantic points violate identities
-        self.base = points({}, [1.0], ["semantic"], training_loss_stderr=1e-5).isel(branch=0)
+        self.base = points({}, [1.0], ["semantic"]).isel(branch=0)
         patch.setattr(Line, "solve", lambda line, on_point=None: self.solve(line))
         patch.setattr("attnphase.sweeps.grid.kernels_for", lambda *_: None)
 
@@ -103,6 +103,7 @@ class Solved:
             "linear_test_error": np.full(len(alpha), 0.002),
             "test_error_stderr": np.full(len(alpha), 1e-6),
             "linear_test_error_stderr": np.full(len(alpha), 4e-6),
+            "training_loss_stderr": np.full(len(alpha), 2e-6 if semantic else 7e-6),
             "on_branch": np.where(merged, MERGED, 0).astype("int8"),
             "violation_alpha": np.full(len(alpha), 0.5),
             "violation_alpha_stderr": np.full(len(alpha), 0.1),
@@ -138,9 +139,10 @@ def test_the_boundaries_are_those_of_the_whole_grid_and_the_map_shows_them(solve
     # the losses are linear in alpha, so that nothing is lost between two points
     np.testing.assert_allclose(ds["alpha_c"], alpha_c(omega).where(alpha_c(omega) < end(omega)), rtol=1e-9)
     np.testing.assert_allclose(ds["alpha_l"], alpha_l(omega).where(alpha_l(omega) < 2), rtol=1e-9)
-    place = (ds["alpha_l"] - ALPHAS[0]) / steps % 1  # between two points, whose errors are independent
-    error = np.hypot(1 - place, place) * np.hypot(1e-6, 4e-6) / 0.0007
-    np.testing.assert_allclose(ds["alpha_l_stderr"], error, rtol=1e-6)
+    for name, slope, errors in (("alpha_l", 7e-4, (1e-6, 4e-6)), ("alpha_c", 1e-3, (2e-6, 7e-6))):
+        place = (ds[name] - ALPHAS[0]) / steps % 1  # between two points, whose errors are independent
+        error = np.hypot(1 - place, place) * np.hypot(*errors) / slope
+        np.testing.assert_allclose(ds[f"{name}_stderr"], error, rtol=1e-6)
     for name, expected in (
         ("begin_semantic", begin("semantic", omega)),
         ("begin_positional", begin("positional", omega)),
