@@ -72,6 +72,20 @@ def pytest_collection() -> None:
     compiler.built_folder = checked_folder
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the cases of long.txt, and refuse a name in it that no test has."""
+    folder, found = Path(__file__).parent, {item.nodeid: item for item in items}
+    for line in (folder / "long.txt").read_text("utf-8").splitlines():
+        test, _, cases = line.partition(": ")
+        for case in () if line.startswith("#") else cases.split(" | "):
+            name = f"{(folder / test).relative_to(config.rootpath).as_posix()}[{case}]"
+            if name in found:
+                found[name].add_marker("long")
+            elif config.args == config.getini("testpaths"):
+                raise pytest.UsageError(f"tests/long.txt names {name}, which is no test")
+
+
 _RUNNING = {"long": False}
 
 

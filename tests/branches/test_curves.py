@@ -104,6 +104,7 @@ def test_both_sides_of_a_fold_are_solutions(folded):
     assert abs(int(two.unstable_directions[0]) - int(two.unstable_directions[1])) == 1
 
 
+@pytest.mark.long
 def test_a_curve_by_lines_turns_back_where_the_map_has_the_eigenvalue_one():
     """Thresholds say 7.2620(5)."""
     problem = ap.Problem.paper(omega=0.3).with_fields({"tokens.sigma": 0.6, "integration.standard_error": 3e-3})
@@ -153,6 +154,7 @@ def test_a_curve_ends_where_the_weights_vanish():
     assert float(curve.q[-1].max()) < 1e-4 * float(curve.q[0].max())
 
 
+@pytest.mark.long
 def test_exact_recovery_of_the_teacher_has_an_edge():
     """The smallest mean absolute deviation of labels next to no noise is the teacher, above some alpha."""
     problem = model("kinks", {"teacher.noise": 1e-30, "loss.parameters.tau": 0.5})

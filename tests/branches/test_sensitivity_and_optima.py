@@ -145,7 +145,7 @@ def test_an_optimum_at_an_onset():
 def test_an_optimum_at_a_crossing_of_branches():
     """Beside the crossing the positional branch has the lower loss, and the larger test error."""
     problem = ap.Problem.paper(omega=0.3)
-    ds = best(problem, 1.25, (0.48, 0.6), "tokens.sigma", branch="lowest")
+    ds = best(problem, 1.25, (0.49, 0.53), "tokens.sigma", branch="lowest")
     where, value, error = place(ds)
     assert where == "at_crossing"
     assert 0.5 < value < 0.501
@@ -168,6 +168,7 @@ def test_an_optimum_at_a_fold():
         assert word(solved(there, 7.8, "positional"), "on_branch") == expected
 
 
+@pytest.mark.long
 def test_few_points_are_traced_where_variables_grow():
     """V is inverse to small strengths: from the largest one on it grows fiftyfold."""
     curve = ap.follow(HINGE, 0.83, "regularizer.strength", (0.01, 1.0), settings=settings())

@@ -174,6 +174,7 @@ def test_training_minimises_the_risk_in_weights_and_bias_together() -> None:
         assert ds.training_loss.values.ravel()[run] == pytest.approx(found.fun / d, rel=1e-9)
 
 
+@pytest.mark.long
 def test_training_with_a_bias_meets_theory() -> None:
     problem = classifier("0.03*b**2")
     theory = ap.solve(problem, 1.9, settings=SETTINGS)

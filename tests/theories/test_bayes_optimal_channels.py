@@ -221,7 +221,7 @@ def test_a_start_that_knows_nothing_keeps_all_rotations():
     one = model_of(of_formula(1, 3, noise=0.5, sigma=0.8), "sum(k**2)")
     assert isinstance(one.channel, Noisy)
     one = replace(one, channel=replace(one.channel, sums=None))
-    point = solve_bayes_optimal(one, 3.4, Start.uninformed, max_nodes=1024)
+    point = solve_bayes_optimal(one, 3.4, Start.uninformed, max_nodes=256)
     assert point.status == 0
     assert point.q[0] == pytest.approx(point.q[0, 0, 0] * np.eye(3), abs=1e-6)
     error = point.errors["overlap"]

@@ -218,7 +218,7 @@ def test_one_of_two_tokens_in_a_noisy_label_has_the_overlap_of_quadrature():
     """Which token it is has two Gaussian odds; a fresh label's error has the location in it."""
     shares, noise, rho, alpha = (0.65, 0.35), 0.2, 0.81, 2.3
     x, w = np.polynomial.hermite_e.hermegauss(48)
-    w, y = w / w.sum(), np.linspace(-9, 9, 1501)
+    w, y = w / w.sum(), np.linspace(-9, 9, 501)
 
     def gain(V: float) -> float:
         both = np.sqrt(rho - V) * np.array(np.meshgrid(x, x, indexing="ij"))
@@ -233,7 +233,7 @@ def test_one_of_two_tokens_in_a_noisy_label_has_the_overlap_of_quadrature():
     V = 0.4 * rho
     for _ in range(25):
         V = rho / (1 + rho * alpha * gain(V) / V**2)
-    point = learned(of_hidden_location(shares, (0.9, 0.9), noise), alpha, nodes=2**12)
+    point = learned(of_hidden_location(shares, (0.9, 0.9), noise), alpha, nodes=2**11)
     assert abs(float(point.overlap) - (1 - V / rho)) < 4 * float(point.overlap_stderr) < 0.03
     expected = V + (rho - V) * (1 - np.square(shares).sum())
     assert abs(float(point.test_error) - expected) < 4 * float(point.test_error_stderr) < 0.03
