@@ -69,6 +69,13 @@ def test_signs_are_learned_with_the_published_error(channel):
     assert z_score(ds["test_error"], 0.12985) < 4
 
 
+def test_the_stated_error_of_a_test_error_is_its_distance_from_the_closed_form():
+    """Signs as weights have a known length, so that a sign is guessed wrongly with probability angle over pi."""
+    runs = passed(one_token(**PRIORS["signs"]), 0.8, d=100, seeds=24, seed=5, steps=8, channel="sign").squeeze()
+    exact = np.arccos(runs["theta"] / np.sqrt(0.49 * runs["q"])).squeeze() / np.pi
+    assert 0.6 < np.sqrt((((runs["test_error"] - exact) / runs["test_error_stderr"]) ** 2).mean()) < 1.7
+
+
 @pytest.mark.parametrize("prior", PRIORS)
 def test_runs_know_the_law_of_the_weights(prior):
     """A learner who takes them for Gaussian knows less, by more than the errors."""

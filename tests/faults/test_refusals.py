@@ -101,6 +101,7 @@ PROBLEMS: dict[str, Callable[[], object]] = {
     "means of length 1 and 2": mixed(clusters=[{"mean": [1]}, {"mean": [1, 2]}]),
     "has products that no cluster directions": mixed(mean_positions=[[0.1], [0.1]]),
     "tokens.law.weights must sum to 1, but it sums to 0.9": law(weights=[0.3, 0.6]),
+    "tokens.law.table must sum to 1, but it sums to 0.8": law(kind="table", table=[[0.3, 0.1], [0.2, 0.2]]),
     "has 3 numbers, but there are 2 clusters": law(weights=[0.3, 0.3, 0.4]),
     "needs transition": law(kind="markov", weights=[0.3, 0.7]),
     "probability must be 1 where no configuration": law(kind="same", probability=0.5, weights=[1, 0]),
