@@ -80,7 +80,7 @@ def test_state_evolution_tracks_gamp(case):
     """Iteration by iteration, undamped, in standard errors over the seeds, from the runs' mean start."""
     problem, start = TRACKED[case]
     options: dict[str, Any] = {"damping": 0.0, "steps": 8, "trajectory": 1, "seed": 3, "test_samples": 0}
-    ds = ap.simulate(problem, 2.0, start, 500, 16, "gamp", **options).squeeze(["start", "dimension", "alpha"])
+    ds = ap.simulate(problem, 2.0, start, 300, 16, "gamp", **options).squeeze(["start", "dimension", "alpha"])
     runs = {name: ds[f"trajectory_{name}"].to_numpy() for name in ("q", "V", "m", "theta")}
     first = {name: values[:, 0].mean(axis=0) for name, values in runs.items()}
     begin = ap.interface.Overlaps(first["q"], first["V"], first["m"][..., None], first["theta"])
