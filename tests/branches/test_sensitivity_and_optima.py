@@ -169,16 +169,6 @@ def test_an_optimum_at_a_fold():
         assert word(solved(there, 7.8, "positional"), "on_branch") == expected
 
 
-@pytest.mark.long
-def test_few_points_are_traced_where_variables_grow():
-    """V is inverse to small strengths: from the largest one on it grows fiftyfold."""
-    curve = ap.follow(HINGE, 0.83, "regularizer.strength", (0.01, 1.0), settings=settings())
-    assert curve.attrs["ends"] == "at the edge of the range, at the edge of the range"
-    assert (np.diff(curve.field_value) > 0).all()
-    assert curve.sizes["arclength"] < 45
-    assert float(curve.V.max()) > 30 * float(curve.V.min())
-
-
 def test_optima_of_sampled_rules_are_those_of_lines():
     """To the errors that they state, which cover what nodes that jump change."""
     where, truth, own = place(best(ATTENTION, 2.1, (0.5, 0.8), "tokens.sigma"))

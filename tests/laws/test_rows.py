@@ -21,6 +21,7 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem import Regularizer
+from attnphase.rows.copies import row_spread
 from attnphase.rows.kind import RegularizerKind
 from attnphase.rows.kinds import REGULARIZERS
 from attnphase.rows.piecewise import piecewise_moments
@@ -332,6 +333,15 @@ def test_the_gap_of_two_copies_under_rows_is_that_of_the_ridge() -> None:
     for name in ("overlap_gap", "overlap_gap_stderr", "replicon"):
         assert found[name].item() == pytest.approx(expected[name].item(), rel=2e-3), name
     assert expected.overlap_gap.item() > 0.3
+
+
+def test_two_copies_of_rows_far_from_a_kink_are_apart_as_their_sources() -> None:
+    """The minimisers are linear there: half the square of their difference is what is their own, through the curvature."""
+    root, own, curvature = (
+        np.array([x]) for x in ([[0.5, 0.2], [0.2, 0.3]], [[0.02, 0.01], [0.01, 0.05]], [[2.0, 0.4], [0.4, 1.1]])
+    )
+    spread = row_spread(REGULARIZERS["lasso"].rows(KINDS["lasso"][0], 2), np.full((1, 2), 30.0), root, curvature, own)
+    assert_allclose(spread, np.linalg.inv(curvature) @ own @ np.linalg.inv(curvature), rtol=0.03)
 
 
 class Halved(RegularizerKind):

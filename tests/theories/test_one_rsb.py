@@ -4,6 +4,7 @@ Not public: where the theory is the replica-symmetric one, `ap.one_rsb` finds no
 and the nodes within a group have closed forms that a solution hides.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 from attnphase.theories.one_rsb.map import OneRsbMap
 from attnphase.theories.one_rsb.nodes import OneRsbNodes, Proposal
-from attnphase.theories.one_rsb.solving import apart_by
+from attnphase.theories.one_rsb.solving import OneRsbSolver, apart_by
 
 PAPER = ap.Problem.paper(omega=0.3)
 WIDE = PAPER.with_fields({"tokens.sigma": 0.7})
@@ -122,3 +123,27 @@ def test_stated_errors_are_the_scatter_over_seeds():
     # half of the inner points against all of them decides about that of the complexity, y^2 dF/dy
     for column, least in ((0, 0.45), (2, 0.45), (4, 0.05)):
         assert least < table[:, column].std(ddof=1) / np.sqrt((table[:, column + 1] ** 2).mean()) < 1.9
+
+
+def test_errors_at_the_largest_f_solve_the_point_and_y_together():
+    """Of a map ``A x + b ln y`` whose slope ``c x + e ln y`` is held at zero; measured is ``D x + f ln y``."""
+    draw = np.random.default_rng(4).normal
+    A, b, c, e, D, f = 0.3 * draw(size=(2, 2)), draw(size=2), draw(size=2), 0.7, draw(size=(4, 2)), draw(size=4)
+    rows = [draw(size=(3, 2)), draw(size=(3, 1)), draw(size=(3, 4))]
+
+    class Toy:
+        y, scales = 1.3, staticmethod(np.ones_like)
+
+        def __call__(self, x):
+            self.x = np.append(x, np.log(self.y))
+            return np.c_[A, b] @ self.x
+
+        def slope(self):
+            return np.append(c, e) @ self.x
+
+    solver: Any = SimpleNamespace(map_=Toy(), _measured=lambda: (np.c_[D, f] @ solver.map_.x)[None])
+    step, change = OneRsbSolver._displacements(solver, np.array([0.4, -0.2]), rows, True)
+    whole = np.block([[np.eye(2) - A, -b[:, None]], [c, e]])
+    assert step == pytest.approx(np.linalg.solve(whole, np.hstack([rows[0], -rows[1]]).T).T, rel=1e-6)
+    assert change[:, 1:] == pytest.approx((rows[2] + step @ np.c_[D, f].T)[:, 1:], rel=1e-6)
+    assert (change[:, 0] == rows[2][:, 0]).all()  # F is stationary
