@@ -45,13 +45,11 @@ def test_no_finer_rule_is_begun_once_all_maps_are_spent():
     ("fields", "alpha", "branch", "limit"),
     [
         ({}, 1.37, "semantic", {"max_seconds": AT_ONCE}),
-        pytest.param({}, 1.13, "positional", {"max_maps": 17}, marks=pytest.mark.long),
         (SOBOL, 0.81, "semantic", {"max_maps": 9}),
         (SOBOL, 1.63, "semantic", {"max_maps": 19}),  # it has lent its derivatives
-        pytest.param({**FEW, "student.tied": False}, 1.72, "semantic", {"max_maps": 7}, marks=pytest.mark.long),
         ({"integration.standard_error": 1e-2}, 1.63, "all", {"max_maps": 5}),
     ],
-    ids=["a first map", "positional", "sobol", "derivatives", "untied", "all branches"],
+    ids=["a first map", "sobol", "derivatives", "all branches"],
 )
 def test_a_solve_goes_on_from_where_another_was_ended(fields, alpha, branch, limit):
     problem = paper(**fields)

@@ -336,10 +336,8 @@ def test_the_gap_of_two_copies_under_rows_is_that_of_the_ridge() -> None:
 
 
 def test_two_copies_of_rows_far_from_a_kink_are_apart_as_their_sources() -> None:
-    """The minimisers are linear there: half the square of their difference is what is their own, through the curvature."""
-    root, own, curvature = (
-        np.array([x]) for x in ([[0.5, 0.2], [0.2, 0.3]], [[0.02, 0.01], [0.01, 0.05]], [[2.0, 0.4], [0.4, 1.1]])
-    )
+    """The minimisers are linear there: half their squared difference is what each has of its own."""
+    root, own, curvature = np.array([[[5, 2], [2, 3]], [[0.2, 0.1], [0.1, 0.5]], [[20, 4], [4, 11]]])[:, None] / 10
     spread = row_spread(REGULARIZERS["lasso"].rows(KINDS["lasso"][0], 2), np.full((1, 2), 30.0), root, curvature, own)
     assert_allclose(spread, np.linalg.inv(curvature) @ own @ np.linalg.inv(curvature), rtol=0.03)
 

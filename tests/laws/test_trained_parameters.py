@@ -172,13 +172,3 @@ def test_training_minimises_the_risk_in_weights_and_bias_together() -> None:
         found = minimize(risk, np.zeros(d + 1), tol=1e-12)
         assert ds.trained.values.ravel()[run] == pytest.approx(found.x[-1], abs=2e-5)
         assert ds.training_loss.values.ravel()[run] == pytest.approx(found.fun / d, rel=1e-9)
-
-
-@pytest.mark.long
-def test_training_with_a_bias_meets_theory() -> None:
-    problem = classifier("0.03*b**2")
-    theory = ap.solve(problem, 1.9, settings=SETTINGS)
-    runs = ap.simulate(problem, 1.9, dimension=[100, 200], seeds=16, seed=5, test_samples=0)
-    found = {one.name: one.z for one in ap.compare(theory, runs).quantities}
-    assert {"trained[b]", "training_loss"} <= found.keys()
-    assert all(abs(z) < 4 for z in found.values())
