@@ -160,11 +160,12 @@ def test_what_does_not_belong_together_is_refused(point):
         ap.simulate(PAPER, 2.9, "semantic", *few, steps=1),
         ap.simulate(PAPER, own, "positional", *few, steps=1),
     )
-    stronger = PAPER.with_fields({"regularizer.strength": 0.02})
-    other = point.assign_attrs(problem=stronger.to_toml(), problem_hash=stronger.hash)
+    a, b = PAPER.with_fields({"regularizer.strength": 0.02}), PAPER.with_fields({"teacher.noise": 0.1})
+    other, noisy = (ds.assign_attrs(problem=p.to_toml(), problem_hash=p.hash) for ds, p in ((point, a), (runs, b)))
     for theory, changed, words in (
         (runs, point, r'must be a dataset of kind "points", but is "experiments"'),
         (other, runs, r"different problems: regularizer\.strength is 0\.02 in the theory and 0\.01"),
+        (point, noisy, r"different problems: teacher\.noise is None in the theory and 0\.1"),
         (point, elsewhere, r"the theory has no alpha = 2\.9"),
         (point, turned, r"the theory has no branch \"positional\""),
         (point.assign(weight_norm=point["weight_norm"] * np.inf), runs, "weight_norm is inf"),

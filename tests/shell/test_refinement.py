@@ -162,9 +162,8 @@ def test_the_boundaries_are_those_of_the_whole_grid_and_the_map_shows_them(solve
 
 
 def test_points_that_violate_identities_make_no_boundary(solved):
-    few = {"omega": OMEGAS[2:5]}
-    whole, solved.violated = sweep(**few), OMEGAS[3]
-    ds = sweep(**few)
+    whole, solved.violated = sweep(OMEGAS[2:5]), OMEGAS[3]
+    ds = sweep(OMEGAS[2:5])
     assert ds["identities"].attrs["flag_meanings"].split()[VIOLATED] == "violated"
     for name in ("alpha_c", "alpha_l"):
         assert whole[name].notnull()[1]

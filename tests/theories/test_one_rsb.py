@@ -1,7 +1,6 @@
 """One-step replica-symmetry breaking: its replica-symmetric limits, its own derivatives, known solutions, its errors.
 
-Not public: where the theory is the replica-symmetric one, `ap.one_rsb` finds nothing to break; images at given overlaps
-and the nodes within a group have closed forms that a solution hides.
+Not public: limits in which nothing breaks, and closed forms of single images, that a solution of `ap.one_rsb` hides.
 """
 
 from types import SimpleNamespace

@@ -3,8 +3,7 @@
 ``k' = s k`` is Gaussian under the density ``N(k')/N(k)``: whatever forgets the density, or takes k for Gaussian in its
 normals, has other numbers than the problem that says nothing.
 
-Not public: copies end far apart whatever the law, a search for onsets hides how fast overlaps grow, and a run with
-noise and two columns would take minutes.
+Not public: ends of copies and searches hide what a law changes, and a run with noise and two columns takes minutes.
 """
 
 from typing import Any

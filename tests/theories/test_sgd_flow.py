@@ -260,8 +260,8 @@ def test_replicates_of_a_linear_way_are_integrated_exactly():
     found = of_replicates(way, times)
     assert found is not None
     assert found[0] == pytest.approx(c[:, None] * decays, abs=1e-5)
-    apart = (c - c.mean(axis=0))[:, None] * decays
-    assert found[1] == pytest.approx(apart @ b.T + (e - e.mean(axis=0))[:, None], abs=1e-5)
+    c, e = (x - x.mean(axis=0) for x in (c, e))
+    assert found[1] == pytest.approx(c[:, None] * decays @ b.T + e[:, None], abs=1e-5)
 
 
 def boundary_of(monkeypatch: pytest.MonkeyPatch, ends: Sequence[Callable[[float], Basin]], **fields: Any) -> Any:
