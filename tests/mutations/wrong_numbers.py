@@ -114,7 +114,6 @@ def smaller_deviations(quantities: Any) -> Any:
 
 EDGES = "at the edge of the range, at the edge of the range"
 ONE_TOKEN = "laws/test_one_token.py"
-THRESHOLDS = "branches/test_thresholds.py::test_thresholds_by_lines_are_those_of_many_nodes_of_other_kinds"
 CURVES = "branches/test_curves.py"
 OPTIMA = "branches/test_sensitivity_and_optima.py"
 BAYES = "theories/test_bayes_optimal_points.py"
@@ -149,11 +148,11 @@ WRONG: dict[str, Wrong] = {
         Wrong("solutions", "", lambda ds: ds.isel(solution=slice(1, None)),
               f"{CURVES}::test_both_sides_of_a_fold_are_solutions"),
         # thresholds, curves, derivatives, optima
-        Wrong("thresholds", "alpha_c", times(1.02), THRESHOLDS),
+        Wrong("thresholds", "alpha_c", times(1.02), "published/test_published.py::test_thresholds"),
         Wrong("thresholds", "alpha_l_stderr", times(0.01),
               "branches/test_thresholds.py::test_errors_of_thresholds_are_their_scatter_over_seeds"),
         Wrong("follow", "field_value", times(1.02),
-              f"{CURVES}::test_a_curve_by_lines_turns_back_where_the_map_has_the_eigenvalue_one"),
+              f"{CURVES}::test_points_by_lines_are_those_of_solves_by_other_nodes"),
         Wrong("follow", "", lambda ds: ds.assign_attrs(ends=EDGES),
               f"{CURVES}::test_a_curve_ends_where_the_weights_vanish"),
         Wrong("sensitivity", "d_q", times(1.02), f"{OPTIMA}::test_errors_of_derivatives_hold_for_ridge_regression"),

@@ -65,7 +65,7 @@ def test_scores_of_two_tokens_are_recovered_at_one_half_without_a_jump():
     assert float(ds.perfect_recovery) == pytest.approx(0.5, abs=1e-6)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_committee_tells_its_members_apart_at_the_published_alpha_and_does_not_jump():
     """Aubin et al., arXiv:1806.05451: about 2.05. The symmetric curve, which no learner follows, goes on to 270."""
     few = ap.SolverSettings(max_nodes=256)
