@@ -137,7 +137,9 @@ def test_errors_at_the_largest_f_solve_the_point_and_y_together():
             self.x = np.append(x, np.log(self.y))
             return np.c_[A, b] @ self.x
 
-    Toy.slope = lambda self: np.append(c, e) @ self.x
+        def slope(self):
+            return np.append(c, e) @ self.x
+
     solver: Any = SimpleNamespace(map_=Toy(), _measured=lambda: (np.c_[D, f] @ solver.map_.x)[None])
     step, change = OneRsbSolver._displacements(solver, np.array([0.4, -0.2]), rows, True)
     whole = np.block([[np.eye(2) - A, -b[:, None]], [c, e]])
