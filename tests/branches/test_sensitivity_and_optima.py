@@ -120,12 +120,13 @@ def test_an_edge_that_errors_do_not_tell_from_an_optimum_inside():
     assert abs(value - 1.3e-7) < error < 1e-5
 
 
-def test_an_order_parameter_that_no_symmetry_takes_away_may_be_small():
+@pytest.mark.parametrize("between", [(0.9, 2.9), (0.07, 9.3)])
+def test_an_order_parameter_that_no_symmetry_takes_away_may_be_small(between):
     """The norm falls with the ridge, and theta with it to 1 % of its start's, but the branch goes on."""
     problem = LOGISTIC.with_fields({"tokens.sigma": 0.5})
-    ds = best(problem, 1.5, (0.9, 2.9), metric="weight_norm")
-    truth = solved(problem.with_fields({"regularizer.strength": 2.9}), 1.5)
-    assert place(ds)[:2] == ("at_edge", 2.9)
+    ds = best(problem, 1.5, between, metric="weight_norm")
+    truth = solved(problem.with_fields({"regularizer.strength": between[1]}), 1.5)
+    assert place(ds)[:2] == ("at_edge", between[1])
     assert ds.metric.item() == pytest.approx(float(truth.weight_norm), rel=1e-3)
 
 
@@ -166,6 +167,15 @@ def test_an_optimum_at_a_fold():
     for side, expected in ((1, "on_branch"), (-1, "merged_with_uninformed")):
         there = problem.with_fields({"regularizer.strength": value + side * 3e-4})
         assert word(solved(there, 7.8, "positional"), "on_branch") == expected
+
+
+def test_few_points_are_traced_where_variables_grow():
+    """V is inverse to small strengths: from the largest one on it grows fiftyfold."""
+    curve = ap.follow(HINGE, 0.83, "regularizer.strength", (0.01, 1.0), settings=settings())
+    assert curve.attrs["ends"] == "at the edge of the range, at the edge of the range"
+    assert (np.diff(curve.field_value) > 0).all()
+    assert curve.sizes["arclength"] < 45
+    assert float(curve.V.max()) > 30 * float(curve.V.min())
 
 
 def test_optima_of_sampled_rules_are_those_of_lines():

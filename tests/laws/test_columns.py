@@ -89,8 +89,8 @@ def test_changes_of_columns_that_ridges_leave(
 def test_random_starts_lead_to_known_solutions() -> None:
     """What they find between columns differs from the informed solution's zero by nodes alone, and is the same."""
     fields = {"integration.rule": "sobol", "integration.nodes": 64, "loss.parameters.share": 1.0}
-    found = ap.solutions(ridges("heads", 0.1, 0.2, fields=fields), 2.0, starts=1, settings=SETTINGS)
-    assert found.found.max().item() >= 2
+    found = ap.solutions(ridges("heads", 0.1, 0.2, fields=fields), 2.0, starts=2, settings=SETTINGS)
+    assert found.found.max().item() >= 3
 
 
 def test_a_second_head_that_is_off_leaves_the_first() -> None:
