@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from command import run
-from models import cases, model
+from models import model
 from solving import settings
 
 import attnphase as ap
@@ -153,7 +153,7 @@ OF_BRANCHES = {
 }
 
 
-@pytest.mark.parametrize("name", cases(OF_BRANCHES, {"tune", "follow"}))
+@pytest.mark.parametrize("name", OF_BRANCHES)
 def test_every_branch_is_that_of_its_own_call(name, tmp_path):
     ds, alone = OF_BRANCHES[name]("all"), OF_BRANCHES[name]("positional")
     alone = alone.isel(branch=0) if "branch" in alone.dims else alone

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import cases, model
+from models import model
 from solving import endings
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
@@ -75,7 +75,7 @@ TRACKED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases(TRACKED, {"untied", "positional"}))
+@pytest.mark.parametrize("case", TRACKED)
 def test_state_evolution_tracks_gamp(case):
     """Iteration by iteration, undamped, in standard errors over the seeds, from the runs' mean start."""
     problem, start = TRACKED[case]

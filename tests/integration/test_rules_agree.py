@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import cases, model
+from models import model
 from one_map import CLUSTERS, QUICK
 from ridge import ridge_regression
 
@@ -27,7 +27,7 @@ CASES: dict[str, tuple[ap.Problem, float, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", cases(CASES, {"untied", "three tokens"}))
+@pytest.mark.parametrize("name", CASES)
 def test_lines_agree_with_scrambled_points(name):
     """They share no node, no start and no order of integration."""
     problem, alpha, branch = CASES[name]

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 from local_problems import Starts, drawn, empty, in_python
-from models import cases
 
 import attnphase as ap
 from attnphase.kernels.key import ModelKey
@@ -52,7 +51,7 @@ def assert_same(found: Solution, expected: Solution) -> None:
     assert ((found.flags < 0) == (expected.flags < 0)).all()
 
 
-@pytest.mark.parametrize("name", cases(CASES, {"values", "untied", "rank two"}))
+@pytest.mark.parametrize("name", CASES)
 def test_a_block_finds_what_a_search_of_its_own_finds(name, tmp_path, uncompiled):
     """From every kind of start, beginning at minima that are a little off."""
     fields, count, kinds = CASES[name]

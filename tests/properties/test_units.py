@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import xarray as xr
-from models import cases, model
+from models import model
 
 import attnphase as ap
 from attnphase.state_evolution.starts import initial_overlaps
@@ -111,7 +111,7 @@ def solved(name: str, c: float, T: float = 1.0) -> tuple[xr.Dataset, float, floa
 ATTENTION = [name for name in SOLVED if name not in ("square", "logistic", "lasso")]
 
 
-@pytest.mark.parametrize("name", cases(SOLVED, {"rank two", "three tokens", "clusters"}))
+@pytest.mark.parametrize("name", SOLVED)
 def test_powers_of_two_change_no_bit_of_a_point(name):
     """Every value, error, verdict and number of steps; also of a temperature 4^3 times as large."""
     expected, *_ = solved(name, 1.0)

@@ -4,10 +4,8 @@ A model takes ten seconds to compile.  Whoever needs another one runs it uncompi
 few hundred nodes) or marks the test ``long``; ``conftest.py`` refuses everything else.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 import attnphase as ap
 
@@ -75,11 +73,6 @@ MIXTURE: dict[str, Any] = {
 def model(name: str, fields: Mapping[str, Any] | None = None) -> ap.Problem:
     """A problem of one of the twelve models, with fields of its own, such as ``loss.parameters.square``."""
     return ap.Problem().with_fields({**MODELS[name], **(fields or {})})
-
-
-def cases(names: Iterable[str], long: Collection[str]) -> list[Any]:
-    """Parameters of a test, some of which take long and are left to ``make test-long``."""
-    return [pytest.param(name, marks=pytest.mark.long if name in long else ()) for name in names]
 
 
 def of_terms(
