@@ -104,7 +104,6 @@ def test_both_sides_of_a_fold_are_solutions(folded):
     assert abs(int(two.unstable_directions[0]) - int(two.unstable_directions[1])) == 1
 
 
-@pytest.mark.long
 def test_a_curve_by_lines_turns_back_where_the_map_has_the_eigenvalue_one():
     """Thresholds say 7.2620(5)."""
     problem = ap.Problem.paper(omega=0.3).with_fields({"tokens.sigma": 0.6, "integration.standard_error": 3e-3})

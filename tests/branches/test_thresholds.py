@@ -28,7 +28,6 @@ def outcome(ds: Any, name: str) -> str:
     return word(ds, f"{name}_status")
 
 
-@pytest.mark.long
 def test_thresholds_by_lines_are_those_of_many_nodes_of_other_kinds():
     """Crossings with 36 to 60 nodes of each teacher's field; onsets by section 14 of the theory."""
     ds = found_of(PAPER, (0.02, 2.0), transitions=True)
