@@ -46,7 +46,7 @@ def problem_of_runs(experiment: xr.Dataset, given: Problem | None) -> Problem:
 def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
     """The theory at the experiment's problem; what only the quadrature depends on may differ."""
     base, own, whole = _as_read(problem_of(theory)), _as_read(problem), whole_dict(problem)
-    for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
+    for name in [str(name) for name in theory["status"].dims if name not in ("branch", "start", "alpha")]:
         field = str(theory[name].attrs.get("field", ""))
         wanted = get(whole, field)
         if wanted is None:

@@ -138,11 +138,11 @@ class TrajectoryComparison:
         return self.worst <= limit
 
     def text(self, width: int | None = None) -> str:
-        """A table for every start and dimension: the end of the trajectories, and the worst deviation on the way."""
+        """A table for every start, dimension and time: the ends of trajectories, and the worst deviation on the way."""
         lines: list[str] = []
-        for key in dict.fromkeys((q.start, q.dimension, q.runs) for q in self.quantities):
-            block = [q for q in self.quantities if (q.start, q.dimension, q.runs) == key]
-            head = f"{key[0]}, d = {key[1]}, {key[2]} runs, time {block[0].times[-1]:g}"
+        for key in dict.fromkeys((q.start, q.dimension, q.runs, q.times[-1]) for q in self.quantities):
+            block = [q for q in self.quantities if (q.start, q.dimension, q.runs, q.times[-1]) == key]
+            head = f"{key[0]}, d = {key[1]}, {key[2]} runs, time {key[3]:g}"
             lines += ["", wrapped(head, width), _table(block).text(width)]
         fits = self.fits
         if fits:

@@ -197,7 +197,7 @@ SENSITIVITY_VARIABLES = (
     ),
     POINT_VARIABLES[-1],
 )
-"""What a solved point consists of with its derivatives in alpha or a field, which the global attribute ``of`` names."""
+"""A solved point with its derivatives in alpha or a field, which the global attribute ``field`` names."""
 
 TUNED_VARIABLES = (
     Variable("optimum", (), "value of the field at which the metric is smallest", r"p^\star", True, optional=True),
@@ -208,7 +208,7 @@ TUNED_VARIABLES = (
         meanings=tuple(place.name for place in OptimumStatus),
     ),
 )  # fmt: skip
-"""What `attnphase.tune` returns; NaN where no optimum is known. The attributes ``over`` and ``metric`` name both."""
+"""What `attnphase.tune` returns; NaN where no optimum is known. The attributes ``field`` and ``metric`` name both."""
 
 OUTCOME_MEANINGS = tuple(outcome.name for outcome in Outcome)
 """Names of the values 0, 1, ... of ``alpha_c_status`` and its like."""

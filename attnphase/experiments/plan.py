@@ -224,7 +224,7 @@ class Plan:
         if not self.settings.kind.posterior:
             self.grid.check(problem)
         self.settings.check(problem)
-        fewest = int(min(self.grid.alphas) * min(self.grid.dimensions))
+        fewest = self.grid.count(min(self.grid.dimensions), min(self.grid.alphas))
         if self.settings.kind.one_pass and (self.settings.batch or 1) > fewest:
             raise ProblemError(
                 "batch", f"batch must be at most the number of samples, here {fewest}: no step would be made."

@@ -124,10 +124,13 @@ def trajectory_figure(comparison: Comparison | TrajectoryComparison) -> Figure:
         figure, axes = panels(len(names))
         for ax, name in zip(axes, names, strict=True):
             chosen = [q for q in comparison.quantities if q.name == name]
-            finest = max(chosen, key=lambda q: len(q.times))
-            ax.plot(finest.times, finest.theory, "-", color="black", linewidth=1, label="theory")
+            starts = list(dict.fromkeys(q.start for q in chosen))
+            for start, line in zip(starts, ("-", "--", ":", "-.") * len(starts), strict=False):
+                words = f", {start}" if len(starts) > 1 else ""
+                finest = max((q for q in chosen if q.start == start), key=lambda q: len(q.times))
+                ax.plot(finest.times, finest.theory, line, color="black", linewidth=1, label=f"theory{words}")
             for i, q in enumerate(chosen):
-                label = f"d = {q.dimension}"
+                label = f"d = {q.dimension}" + (f", {q.start}" if len(starts) > 1 else "")
                 ax.errorbar(q.times, q.value, q.stderr, fmt="o", markersize=3, color=f"C{i}", label=label)
             ax.set(xlabel=r"steps / d", title=name)
         axes[0].legend(fontsize="x-small")

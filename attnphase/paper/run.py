@@ -18,6 +18,7 @@ from attnphase.checks.comparison import Comparison, compare
 from attnphase.data.files import save_dataset
 from attnphase.data.reading import overlap_size
 from attnphase.data.text import Table, wrapped
+from attnphase.data.variables import RunStatus
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
 from attnphase.files.writing import write_file
@@ -264,7 +265,7 @@ def published_table(name: str, runs: xr.Dataset, width: int | None = None) -> st
         here = runs.sel(start=str(row["start"]), dimension=d).isel(alpha=int(np.flatnonzero(near)[0]))
         for quantity in ("test_error", "training_loss", "m", "theta"):
             values = overlap_size(here, quantity) if quantity in ("m", "theta") else here[quantity]
-            values = values.to_numpy()
+            values = values.to_numpy()[here["status"].to_numpy() != RunStatus.diverged]
             mean, spread = values.mean(), values.std(ddof=1)
             theirs = float(row[f"{quantity}_sd"]) if f"{quantity}_sd" in names else spread
             error = math.hypot(spread / math.sqrt(len(values)), theirs / math.sqrt(count))

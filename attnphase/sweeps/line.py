@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.kernels.key import ModelKey
+from attnphase.kernels.key import own_functions
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 
@@ -62,8 +61,7 @@ class Line:
     @cached_property
     def functions(self) -> str:
         """What the functions are that the problem has by name only; empty if there is none."""
-        prox = self.problem.regularizer.prox
-        return ModelKey.of(self.problem).functions + ("" if prox is None else _module_hash(prox.partition(":")[0]))
+        return own_functions(self.problem)
 
     def solve(self, on_point: Callable[[BranchPoint], None] | None = None) -> xr.Dataset:
         """The line's dataset over alpha."""
@@ -91,10 +89,3 @@ def source_hash() -> str:
         for source in sorted(Path(specification.origin).parent.rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()
-
-
-@lru_cache
-def _module_hash(name: str) -> str:
-    """Of the source of a module of the user's own, which making the problem has imported."""
-    path = getattr(sys.modules.get(name), "__file__", None)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

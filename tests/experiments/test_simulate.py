@@ -1,6 +1,7 @@
 """Experiments as users run them: datasets, seeds, checkpoints, memory, the caller's settings of torch."""
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,12 @@ def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(tmp_path):
             ap.simulate(PAPER, **{"alpha": 2.0, name: value}, start="semantic", **SMALL, checkpoint=path)
     with pytest.warns(UserWarning, match="2 runs are done"):
         same(ap.simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path), done)
+    own = tmp_path / "own"  # of a score that gets another meaning under its name
+    for row in (list, lambda z: [2 * v for v in z]):
+        ap.register_score("own_row", row)
+        problem = PAPER.with_fields({"student.score": "own_row"})
+        with pytest.raises(ExperimentError, match="another source of functions") if own.exists() else nullcontext():
+            ap.simulate(problem, 2.0, "semantic", **SMALL, checkpoint=own)
     whole = path.read_bytes()
     for i in range(1, 21):  # one bit each time
         damaged = bytearray(whole)

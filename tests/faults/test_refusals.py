@@ -209,6 +209,7 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     "integration.standard_error says how the problem is solved": of(ap.sensitivity, 1, "integration.standard_error"),
     "start has shape (50, 3), but must have (50, 1)": of(ap.simulate, 2, np.zeros((50, 3)), 50),
     "batch belongs to sgd, not to gd": of(ap.simulate, 2, optimizer="gd", batch=2),
+    "the number of samples, here 29": of(ap.simulate, 0.29, dimension=100, optimizer="sgd", batch=30),
     "optimizer adam needs the ridge": lambda: ap.simulate(penalty(kind="lasso")(), 2, optimizer="adam"),
     "write SolverSettings(tolerance=1e-6)": of(ap.sweep, 1, settings={"tolerance": 1e-6}),
     "refine needs three or more values": of(ap.sweep, [0.5, 1], refine=True),

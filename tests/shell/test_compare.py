@@ -13,7 +13,7 @@ from command import run
 import attnphase as ap
 
 EXPERIMENTS = Path(__file__).parents[2] / "data" / "experiments"
-START = "semantic=0.4,positional=0.2,noise=0.3"
+START, OTHER = "semantic=0.4,positional=0.2,noise=0.3", "semantic=0.1,positional=0.7,noise=0.2"
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +56,21 @@ def test_means_deviations_and_the_fit_in_the_dimension_are_those_by_hand(compari
 
 def test_trajectories_are_means_with_errors_beside_the_limit_and_drawn_so():
     problem = ap.Problem().with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 4})
-    theory = ap.sgd_flow(problem, START, 1.3, 3.0, records=7, progress=False)
+    theory = ap.sgd_flow(problem, [START, OTHER], 1.3, 3.0, records=7, progress=False)
     runs = ap.simulate(
-        problem, 3.0, START, 20, 3, "sgd", learning_rate=1.3, trajectory=10, test_samples=0, progress=False
+        problem, 3.0, [OTHER, START], 20, 3, "sgd", learning_rate=1.3, trajectory=10, test_samples=0, progress=False
     )
     found = ap.compare(theory, runs)
     assert isinstance(found, ap.interface.TrajectoryComparison)
-    quantities = {one.name: one for one in found.quantities}
-    q = quantities["q[1,1,1]"]
-    values = runs["trajectory_q"].isel(start=0, dimension=0, alpha=0, token=0, row=0, col=0).to_numpy()[:, :7]
+    quantities = {one.name: one for one in found.quantities if one.start == START}
+    q, theory = quantities["q[1,1,1]"], theory.sel(start=START)
+    values = runs["trajectory_q"].isel(start=1, dimension=0, alpha=0, token=0, row=0, col=0).to_numpy()[:, :7]
     np.testing.assert_allclose(q.times, np.arange(7) / 2)
     np.testing.assert_allclose(q.value, values.mean(0))
     np.testing.assert_allclose(q.stderr, values.std(0, ddof=1) / 3**0.5)
     np.testing.assert_allclose(q.theory, theory["q"][:, 0, 0, 0], rtol=1e-6)
     for ax, name in zip(ap.figures.trajectory_figure(found).axes, quantities, strict=False):
         assert ax.get_title() == name
-        np.testing.assert_allclose(np.asarray(ax.get_lines()[0].get_ydata(), dtype=float), quantities[name].theory)
-        np.testing.assert_allclose(np.asarray(ax.containers[0][0].get_ydata(), dtype=float), quantities[name].value)
-        assert len(ax.containers) == 1
+        np.testing.assert_allclose(np.asarray(ax.get_lines()[1].get_ydata(), dtype=float), quantities[name].theory)
+        np.testing.assert_allclose(np.asarray(ax.containers[1][0].get_ydata(), dtype=float), quantities[name].value)
+        assert len(ax.containers) == 2

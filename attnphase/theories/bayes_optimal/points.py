@@ -13,6 +13,7 @@ import numpy as np
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import LIMITS
+from attnphase.kernels.key import own_functions
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
 from attnphase.sweeps.kept import KeptRows
@@ -57,6 +58,7 @@ class KeptPoints:
             The file is damaged, belongs to other points, or holds points that would be lost.
         """
         task = {"problem": problem.to_toml(), "channel": channel, "max_nodes": max_nodes, "version": __version__}
+        task["source of functions"] = own_functions(problem)
         kept = KeptRows(path, task, LIMITS)
         kept.load()
         asked = {_key(at) for at in grid}

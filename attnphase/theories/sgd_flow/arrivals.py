@@ -10,6 +10,7 @@ from pathlib import Path
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import BASINS
+from attnphase.kernels.key import own_functions
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.kept import KeptRows
 from attnphase.theories.sgd_flow.planes import Arrival, Memory
@@ -47,6 +48,7 @@ class KeptArrivals:
             The file is damaged, or belongs to other basins.
         """
         task = {"problem": problem.to_toml(), "noise": noise, "version": __version__} | asdict(settings)
+        task["source of functions"] = own_functions(problem)
         kept = KeptRows(path, task, BASINS)
         kept.load()
         others = sorted({tuple(json.loads(place)[:2]) for place in kept.rows} - set(planes))
