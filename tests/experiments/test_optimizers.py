@@ -119,6 +119,15 @@ def test_lbfgs_reaches_its_tolerance_in_few_steps_where(why):
     assert runs["steps"].max() < most
 
 
+def test_a_tolerance_is_of_the_gradients_size_where_a_run_is_and_not_where_it_began():
+    problem = PAPER.with_fields({"regularizer.strength": 0.05})
+    options = {"learning_rate": 0.1, "tolerance": 1e-3, "test_samples": 0}
+    start = np.random.default_rng(3).normal(size=(60, 1))
+    near, far = (ap.simulate(problem, 2.0, far * start, 60, 1, "gd", **options) for far in (1.0, 30.0))
+    assert endings(near).item() == endings(far).item() == "converged"
+    assert far["gradient_norm"].item() == pytest.approx(near["gradient_norm"].item(), rel=0.2)
+
+
 @pytest.mark.parametrize("name", ["gd", "adam", "lbfgs", "fista", "gamp", "sgd", "bayes-gamp"])
 def test_runs_of_a_batch_do_not_mix(name):
     options: dict[str, Any] = {} if name == "sgd" else {"steps": 8 if name == "bayes-gamp" else 40}

@@ -247,3 +247,11 @@ def test_a_start_that_no_fields_can_have_is_refused():
 
 def test_a_line_of_progress_ends_with_the_seconds_since_it_began():
     assert re.fullmatch(r"solving \(\d+ s\)", ProgressLine("solving", None).plain)
+
+
+def test_the_time_that_is_left_is_that_of_the_rest_at_the_rate_since_the_first(monkeypatch):
+    line, clock = ProgressLine("solving", 20), iter([7.0, 13.0])
+    monkeypatch.setattr("attnphase.processes.progress.time.monotonic", lambda: next(clock))
+    line.reach(1)
+    line.reach(5)
+    assert line.left == pytest.approx(15 * 6 / 4)

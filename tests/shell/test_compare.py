@@ -60,8 +60,10 @@ def test_trajectories_are_means_with_errors_beside_the_limit_and_drawn_so():
     runs = ap.simulate(
         problem, 3.0, [OTHER, START], 20, 3, "sgd", learning_rate=1.3, trajectory=10, test_samples=0, progress=False
     )
+    runs["status"][{"start": 0, "seed": 1}] = 4
     found = ap.compare(theory, runs)
     assert isinstance(found, ap.interface.TrajectoryComparison)
+    assert found.excluded == (f"{OTHER}, d = 20: 1 runs diverged: not counted.",)
     quantities = {one.name: one for one in found.quantities if one.start == START}
     q, theory = quantities["q[1,1,1]"], theory.sel(start=START)
     values = runs["trajectory_q"].isel(start=1, dimension=0, alpha=0, token=0, row=0, col=0).to_numpy()[:, :7]

@@ -22,8 +22,17 @@ MIXTURE = {
     "loss.expression": "(h0_0*h1_0 - c1*sign(k0_0))**2/3 + beta*softplus(h1_0)",
     "loss.parameters": {"beta": 0.4},
 }
+OF_Q = {
+    "tokens.length": 1,
+    "tokens.spectrum": [{"weight": 0.3, "variances": [0.9]}, {"weight": 0.7, "variances": [0.35]}],
+    "positions.kind": "none",
+    "student.rank": 2,
+    "loss.kind": "expression",
+    "loss.expression": "h0_0**2 - h0_1*k0_0/3 + 0.2*Q[0, 0] - 0.15*Q[0, 1]*h0_0**2",
+}
 CAUSAL = {
     "student.temperature": 0.7,
+    "teacher.temperature": 0.3331234567,
     "tokens.sigma": [0.6, 0.5],
     "teacher.noise": 0.2,
     "teacher.causal": True,
@@ -45,7 +54,7 @@ PAGES = {
         {"D": 6, "P": 3, "N": 4, "E": 7, "L": 5, "R": 3, "F": 1, "S": 8, "O": 4, "G": 8, "B": 2},
         [
             r"z_{a b} = \frac{h_{a} h_{b}}{T_{S}}",
-            r"\omega = 0.3, T_{S} = 0.7, \Delta = 0.2, s = 0.07, \lambda = 0.03",
+            r"\omega = 0.3, T_{S} = 0.7, T_{T} = 0.3331234567, \Delta = 0.2, s = 0.07, \lambda = 0.03",
             r"w = \frac{\operatorname{sign}(B) \max(|B| - s, 0)}{A + \lambda}",
         ],
     ),
@@ -58,6 +67,16 @@ PAGES = {
             r" + \mathtt{beta} \log(1 + \exp(h_{2}))",
             r"(\begin{matrix} 2.69 0.09 0.69 -1.91 0.52",  # 1 + 1.3^2, 1 - 1.3 0.7, 1.3^2 - 1, -1 - 1.3 0.7, 0.4 1.3
             r"m^\star = (\begin{matrix} 0.52 -0.28 0.52 -0.28 \end{matrix})",
+        ],
+    ),
+    "concrete, a loss of Q": (
+        OF_Q,
+        {"concrete": True},
+        {"D": 2, "P": 4, "N": 4, "L": 3, "R": 4, "F": 1, "S": 8, "O": 4, "Q": 4, "G": 8},
+        [
+            r"\rho^\Sigma = (0.515)",  # 0.3 0.9 + 0.7 0.35
+            r"\hat{\mathsf{Q}}_{1 1} = 2 \alpha\, \mathbb{E}[\frac{\partial \ell}{\partial \mathtt{Q0\_0}}]",
+            r"\hat{\mathsf{Q}}_{1 2} = \alpha\, \mathbb{E}[\frac{\partial \ell}{\partial \mathtt{Q0\_1}}]",
         ],
     ),
     "Bayes-optimal": (

@@ -20,7 +20,7 @@ from attnphase.kernels.compiler import gains_for
 from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.theories.sgd_flow.corrections import KnownWay, Moved, of_replicates
-from attnphase.theories.sgd_flow.planes import Arrival
+from attnphase.theories.sgd_flow.planes import Arrival, _half_time
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
 from attnphase.theories.sgd_flow.slopes import next_rule, system_of
 from attnphase.theories.sgd_flow.trajectory import integrated, started
@@ -261,6 +261,11 @@ def test_replicates_of_a_linear_way_are_integrated_exactly():
     assert found[0] == pytest.approx(c[:, None] * decays, abs=1e-5)
     c, e = (x - x.mean(axis=0) for x in (c, e))
     assert found[1] == pytest.approx(c[:, None] * decays @ b.T + e[:, None], abs=1e-5)
+
+
+def test_a_plateau_ends_at_half_of_the_end_between_two_records():
+    assert _half_time(np.array([0.0, 1.0, 3.0, 9.0]), np.array([0.1, 0.2, 1.0, 1.2])) == pytest.approx(2.0, rel=1e-12)
+    assert _half_time(np.array([0.0, 2.0, 4.0]), np.array([0.1, 0.3, 0.8])) == pytest.approx(2.4, rel=1e-12)
 
 
 def boundary_of(monkeypatch: pytest.MonkeyPatch, ends: Sequence[Callable[[float], Basin]], **fields: Any) -> Any:
