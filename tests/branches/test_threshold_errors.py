@@ -3,6 +3,9 @@
 Not public: datasets hold one error of each threshold, and no trace.
 """
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from solving import settings
@@ -12,6 +15,7 @@ from attnphase.fixed_points.extended import Extended, _finer, displaced, equal_l
 from attnphase.fixed_points.family import rule_of, rules_of
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.traced import Ending, traced
+from attnphase.fixed_points.transitions import Search
 from attnphase.integration.rules import Rule
 from attnphase.processes.progress import silent
 from attnphase.solvers.arclength import Corrected, corrected
@@ -33,6 +37,13 @@ def crossing_of(rule: Rule) -> tuple[Extended, Corrected]:
     jacobian = system.derivative(z)
     assert jacobian is not None
     return system, corrected(system, z, None, jacobian, settings().tolerance)
+
+
+def test_of_several_crossings_the_last_counts():
+    line: Any = SimpleNamespace(along=np.linspace(0.0, 12.0, 25), branch="semantic")
+    search: Any = SimpleNamespace(_are_one=lambda *_: False, root=lambda lines, condition, at, between: at)
+    found: Any = Search._falls(search, [line], equal_losses, np.cos, (1.0, np.exp(11.0)))
+    assert found == pytest.approx(2.5 * np.pi)
 
 
 def test_another_rule_displaces_a_crossing_as_it_was_told_to():

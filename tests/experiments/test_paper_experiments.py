@@ -12,6 +12,7 @@ import xarray as xr
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
+from attnphase.data.text import runs_table
 from attnphase.paper import run as paper
 from attnphase.paper.catalogue import EXPERIMENTS, planned
 from attnphase.paper.ends import ends_text
@@ -53,14 +54,22 @@ def test_published_means_stand_beside_ours():
     starts = ["semantic", "positional"]
     runs = ap.simulate(ap.Problem.paper(omega=0.3), 1.5, starts, [23], 4, "gd", steps=10, test_samples=0)
     runs["theta"][{"seed": 1}], runs["status"][{"seed": 1}] = 1e6, 4  # ran away: they do not count
-    lines = published_table("fig7_scaling", runs).splitlines()
-    assert len(lines) == 1 + 8
+
+    def line_of_theta():
+        lines = published_table("fig7_scaling", runs).splitlines()
+        assert len(lines) == 1 + 8
+        return next(one for one in lines if one.startswith("theta") and "semantic" in one).split()
+
     row = next(r for r in ap.reference.read_reference("fig7_scaling") if r["d"] == 23 and r["start"] == "semantic")
-    line = next(one for one in lines if one.startswith("theta") and "semantic" in one).split()
+    line = line_of_theta()
     assert float(line[4]) == pytest.approx(float(row["theta"]), rel=1e-4)
     theta = np.abs(runs["theta"].sel(start="semantic").isel(token=0).drop_isel(seed=1).to_numpy())
     assert float(line[5]) == pytest.approx(theta.mean(), rel=1e-4)
+    runs["theta"][{"start": 0}] = 1.1 * row["theta"]  # without scatter: the error is that of about 70 published runs
+    assert float(line_of_theta()[-1]) == pytest.approx(0.1 * row["theta"] / row["theta_sd"] * 70**0.5, abs=0.06)
     assert published_table("fig7_scaling", runs.assign_coords(alpha=[1.4])) == ""
+    shown, others = (runs_table(one).text().split() for one in (runs, runs.drop_isel(seed=1)))
+    assert len(others) > 10 and [one for one in shown if "(" in one] == [one for one in others if "(" in one]
 
 
 def test_basins_are_told_apart_by_the_theorys_overlaps():

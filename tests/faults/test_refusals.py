@@ -225,6 +225,7 @@ COMMANDS = {
     "sweep -o out.nc": "Missing option '--alpha'",
     "sweep --alpha 1:2:0 -o out.nc": "needs finite START and STOP, and a COUNT from 1",
     "sweep --block 1 . --alpha 2": "--alpha belongs to the plan",
+    "sweep --plan 2 --alpha 1,2 --refine -o out": "--refine belongs to a sweep in one go",
     "simulate --alpha 1 -o one.nc --checkpoint one.nc": "names a file of the result",
     "experiment fig9 -o out": "experiment must be one of",
     "compare none.nc file.nc": "there is no such file",

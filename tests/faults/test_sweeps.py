@@ -174,8 +174,11 @@ def test_a_share_waits_for_those_of_another_sweep_at_work(stopped):
     """None of its lines is finished, to be taken up or discarded."""
     shutil.copytree(stopped, "out.nc.parts", ignore=shutil.ignore_patterns("line-*"))
     words = "shares of another sweep are solved there: teacher.omega was .*; wait for them"
-    with FileLock("out.nc.parts/share-1-of-3.lock"), pytest.raises(DatasetError, match=words):
-        sweep([0.1, 0.22], output="out.nc", shard="2/2")
+    with FileLock("out.nc.parts/share-1-of-3.lock"):
+        with pytest.raises(DatasetError, match=words):
+            sweep([0.1, 0.22], output="out.nc", shard="2/2")
+        with pytest.raises(DatasetError, match=r"share 1 of 3 of a sweep writes to this folder; wait for it"):
+            sweep(output="out.nc")
 
 
 def test_what_fits_is_taken_up_and_the_rest_stays(unfinished, undisturbed, capfd):

@@ -149,8 +149,8 @@ def test_matrices_that_do_not_commute_are_refused_with_the_pair_and_the_size():
     _, (third,) = matrices(2, 9, 1)
     product = second @ third
     size = np.linalg.norm(product - product.T) / np.linalg.norm(product)
-    with pytest.raises(SpectrumError, match=r"covariances\[0\]\[1\] and covariances\[1\]\[0\] do not") as refused:
-        ap.Spectrum.from_matrices([[np.eye(9), second], [third]])
+    with pytest.raises(SpectrumError, match=r"covariances\[0\]\[0\] and covariances\[1\]\[0\] do not") as refused:
+        ap.Spectrum.from_matrices([[second, np.eye(9)], [third]])
     assert f"{size:.2g} of that of their product" in str(refused.value)
     root = np.array([[0.0, 1e-7], [1e-7, 1.0]])
     for pair in ([first, second + 1e-5 * third], [np.diag([1.0, 0.0]), root @ root.T]):

@@ -79,7 +79,7 @@ def test_a_command_gives_the_numbers_of_its_function(command, function, shown):
     expected = function()
     result = call(command, *(SET[2:] if "--omega" in command else SET), "-o", "out.nc")
     found = ap.load_dataset("out.nc")
-    xr.testing.assert_allclose(found.drop_attrs(), expected.drop_attrs(), rtol=1e-10)
+    xr.testing.assert_allclose(found.drop_attrs(), expected.drop_attrs(), rtol=1e-10, atol=1e-14)
     assert ap.Problem.from_toml(found.attrs["problem"]).integration == PROBLEM.integration
     assert "attnphase" in found.attrs["history"].splitlines()[-1]
     if shown is not None:
@@ -112,6 +112,7 @@ def test_a_solve_prints_its_numbers_with_their_errors():
     [
         ("solve --alpha 2 --max-maps 1", 1, r"not converged: .*alpha = 2 \(iteration_limit, residual .*\); --all"),
         ("solve --alpha 2 --max-maps 1 --allow-unconverged", 0, r"not converged: .*\.$"),
+        ("solve --alpha 1.7 --branch all --max-maps 21", 1, r"not converged: branch = positional, alpha = 1.7 \(iter"),
         ("sweep --alpha 1.6,2 --omega 0.2 --max-maps 1 --workers 1 -o out.nc", 1, r"and \d more; --allow-unconverged"),
         ("check --max-maps 1 --no-experiment", 1, ""),
         ("check --no-experiment --quiet", 0, r"^$"),
