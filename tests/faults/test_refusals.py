@@ -80,6 +80,9 @@ PROBLEMS: dict[str, Callable[[], object]] = {
     "has products that no encodings p_l and the teacher's columns can have": fields(
         {"positions.teacher": [[1.2], [-1.2]]}
     ),
+    "which positions.teacher does not allow": fields(
+        {"teacher.prior": "rademacher", "positions.teacher": [[0.2], [-0.2]]}
+    ),
     "integration.rule must be": fields({"integration.rule": "simpson"}),
     "integration.nodes must be at most 256": fields({"integration.rule": "gauss-hermite", "integration.nodes": 257}),
     "a power of two": fields({"integration.rule": "sobol", "integration.nodes": 1000}),

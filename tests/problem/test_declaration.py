@@ -185,6 +185,7 @@ UNLIKE_HASHES: dict[str, Callable[[], tuple[ap.Problem, ap.Problem]]] = {
     "the last digit": lambda: (ap.Problem.paper(omega=0.30000000000000004), problem()),
     "a metric": lambda: (ap.Problem(metrics={"x": "h0_0"}), problem()),
     "a term with a factor of minus one": lambda: (loss("tanh(h - k)**2"), loss("tanh(h)**2 + 0*k")),
+    "clusters of the second token": lambda: (mixture([TWO, TWO[::-1]]), mixture()),
     "unequal weights": lambda: (mixture(law={"weights": [0.4, 0.6]}), mixture()),
     "unequal weights of a law": lambda: (
         mixture(law={"kind": "same", "probability": 0.8, "weights": [0.4, 0.6]}),

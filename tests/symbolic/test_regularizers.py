@@ -48,7 +48,9 @@ def test_value_kinks_and_parity_of_formulas(text, value, kinks, even):
     np.testing.assert_allclose(penalty.numeric[0](W), value(W), rtol=1e-12, atol=1e-14)
     assert len(penalty.kinks) == len(kinks)
     np.testing.assert_allclose(penalty.kinks, np.array(kinks, dtype=float), rtol=0, atol=2e-7)
-    assert penalty.even is even
+    rows = Regularizer(kind="expression", expression=text).rows(1)
+    assert rows is not None
+    assert penalty.even is rows.even is even
 
 
 @pytest.mark.parametrize("text", ["w**4 + 0.2*w**2", "0.3*abs(w) + w**2", "log(cosh(0.8*w))", "exp(0.3*w) + w*w"])

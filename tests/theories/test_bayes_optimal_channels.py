@@ -394,6 +394,13 @@ def images_of(text: str, rank: int, size: float = 1.0) -> Any:
     return column_images(LabelFacts([labels_of_formula(text, 2, rank)], [1.0], laws), rank, 8)
 
 
+def test_a_sign_must_leave_the_labels_of_every_hidden_cluster():
+    laws, turn = FieldLaws(np.zeros((1, 1)), np.ones((1, 1))), -np.eye(1)
+    for second, same in (("cosh(k0_0)", True), ("k0_0**3 + k0_0**2", False)):
+        facts = LabelFacts([labels_of_formula(text, 1, 1) for text in ("k0_0**2", second)], [0.4, 0.6], laws)
+        assert facts.unchanged(turn) is facts.alike(turn) is same
+
+
 BENT = "sqrt(1 + sum(k[0]**2) + 2*sum(k[1]**2)) + 0.001*relu(k[0, 0] - 10)"
 
 
