@@ -161,9 +161,10 @@ def test_killed_and_shorter_commands_go_on_with_the_same_numbers(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*diverged")
 def test_runs_that_diverge_when_all_weights_are_free_end_with_code_one(tmp_path):
-    run("histogram", "train", *"--mechanism semantic --runs 1 --sequences 60 --epochs 1 --quiet -o".split(), tmp_path)
-    said = run("histogram", "unfreeze", tmp_path, *"--epochs 2 --learning-rate 1e12 --quiet".split(), code=1).stderr
-    assert "1 runs diverged; lower the learning rate" in said
+    sizes = ["--mechanism", "semantic", "--runs", "1", "--sequences", "60", "--quiet"]
+    run("histogram", "train", *sizes, "--epochs", "1", "-o", tmp_path)
+    told = run("histogram", "unfreeze", tmp_path, "--epochs", "2", "--learning-rate", "1e12", "--quiet", code=1)
+    assert "1 runs diverged; lower the learning rate" in told.stderr
 
 
 def test_both_mechanisms_count_in_their_own_way(tmp_path):

@@ -4,6 +4,7 @@ Not public: wrong factors are put into the compiled kernels and the nodes, behin
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import attnphase as ap
 from attnphase.checks import consistency, equations, limits
 from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 
 POINTS = {"integration.rule": "sobol", "integration.nodes": 64}
@@ -200,6 +202,18 @@ def test_the_rate_of_the_errors_is_believed_and_replicates_that_are_not_independ
     for wrong in (same, lambda self, points: right(self, min(points, 256))):
         monkeypatch.setattr(Refinement, "sobol", wrong)
         assert "rate of the standard errors" in failed("paper")
+
+
+@pytest.mark.parametrize(("loss", "error", "passed"), [(0.4, -9.0, False), (0.4, 9.0, False), (-9.0, 0.1, None)])
+def test_an_experiment_above_or_below_the_theory_is_seen_and_a_lower_minimum_told(monkeypatch, loss, error, passed):
+    pytest.importorskip("torch", reason="experiments need PyTorch")
+    found = [SimpleNamespace(name=name, z=z) for name, z in (("training_loss", loss), ("test_error", error))]
+    for name, value in (("simulate", None), ("from_points", None), ("compare", SimpleNamespace(quantities=found))):
+        monkeypatch.setattr(consistency, name, lambda *_, value=value, **__: value)
+    point = SimpleNamespace(status=Status.converged, alpha=1.7, branch="semantic")
+    law = SimpleNamespace(sample_law=SimpleNamespace(gaussian=True))
+    case: Any = SimpleNamespace(problem=ap.Problem(), point=point, system=law)
+    assert consistency._experiment(case, False).passed is passed
 
 
 @pytest.mark.parametrize(("name", "exact"), [("lines", False), ("tensor", True)])
