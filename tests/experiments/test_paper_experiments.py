@@ -70,7 +70,12 @@ def test_published_means_stand_beside_ours():
     assert published_table("fig7_scaling", runs.assign_coords(alpha=[1.4])) == ""
     shown, others = (runs_table(one).text().split() for one in (runs, runs.drop_isel(seed=1)))
     assert len(others) > 10
-    assert [one for one in shown if "(" in one] == [one for one in others if "(" in one]
+    cells, those = ([one for one in words if "(" in one] for words in (shown, others))
+    assert cells == those
+    value, error = cells[0].rstrip(")").split("(")  # the training loss, as 0.0123(45)
+    loss = runs["training_loss"].sel(start="semantic").drop_isel(seed=1).to_numpy()
+    assert float(value) == pytest.approx(loss.mean(), rel=0.05)
+    assert int(error) / 10 ** len(value.split(".")[1]) == pytest.approx(loss.std(ddof=1) / 3**0.5, rel=0.3)
 
 
 def test_basins_are_told_apart_by_the_theorys_overlaps():

@@ -188,6 +188,14 @@ def test_the_next_rule_by_the_error_and_whether_minima_jump(monkeypatch):
     assert [(one.name, one.order) for one in (few, many)] == [("gauss-hermite", 16), ("sobol", 256)]
 
 
+def test_orders_are_compared_with_points_where_minima_jump_or_orders_are_few():
+    """Two orders of both parities are smooth in the same way, and wrong in the same way where a minimum jumps."""
+    rules = System.of(model("logistic", {"integration.rule": "gauss-hermite"}), 1).refinement(2**14)
+    of = {(order, jumps): rules.gauges(rules.gauss_hermite(order), jumps) for order in (16, 4) for jumps in (0.0, 0.2)}
+    assert [one.order for one in of[16, 0.0]] == [12, 13]
+    assert [one.name for key in ((16, 0.2), (4, 0.0)) for one in of[key]] == ["sobol", "sobol"]
+
+
 def test_sobol_points_decide_where_orders_agree_by_chance(monkeypatch):
     """Each order is compared with itself: no distance is left, and only points of another kind can tell."""
     monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)

@@ -9,7 +9,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.contour import ContourSet
 
 import attnphase as ap
-from attnphase.figures import fig2, fig3, fig9, gap_figure, limits_figure
+from attnphase.figures import fig2, fig3, fig9, gap_figure, limits_figure, loss_crossing
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # semantic and positional
 CONVERGED, UNCONVERGED = 0, 1
@@ -90,6 +90,16 @@ def test_curves_have_the_numbers_at_what_is_selected(swept, options, across, at,
             np.testing.assert_allclose(y, [1e3 * of(branch=branch, **at | {over: value}) for value in across])
     np.testing.assert_allclose(curves(figure, 3)[BLUE][1], [0.2 * (at | {over: value})["alpha"] for value in across])
     assert figure.axes[0].get_xscale() == scale
+
+
+def test_a_crossing_of_losses_has_the_errors_of_both_branches():
+    def own(semantic, positional):
+        return lambda branch, alpha: semantic(alpha) if branch == "semantic" else positional
+
+    losses, errors = own(lambda alpha: 0.1 + 0.02 * (1.4 - alpha), 0.1), own(lambda alpha: 0.003, 0.004)
+    found = loss_crossing(points({}, [1.0, 2.0], training_loss=losses, training_loss_stderr=errors))
+    assert found.alpha == pytest.approx(1.4)
+    assert found.standard_error == pytest.approx(0.005 * np.hypot(0.6, 0.4) / 0.02)
 
 
 def test_an_omega_that_the_dataset_has_not_is_refused():
