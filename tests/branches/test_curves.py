@@ -26,6 +26,7 @@ EDGES = "at the edge of the range, at the edge of the range"
         ([1.0, 0.7, 0.95], [[0.0], [0.0], [0.2]], []),
         ([1.0, 0.7, 0.95], [[9.2], [9.1], [9.0]], [1]),
         ([1.0, 0.7, 0.95], [[0.1, 0.0], [0.2], [0.1, 0.0]], []),
+        ([1.0, 0.7, 0.95], [[0.2, 0.0], [0.0], [0.2, 0.0]], []),
         ([0.7, 1.0, 0.8, 0.4, 0.9, 0.1], [[0.0], [0.0], [0.5], [0.0], [0.3], [0.0]], [1]),
         ([0.7, 1.0, 0.8, 0.4, 0.9, 0.1], [[0.0], [0.0], [0.5], [0.0], [0.2], [0.0]], [1, 3, 4]),
     ],
@@ -125,6 +126,8 @@ def test_points_by_lines_are_those_of_solves_by_other_nodes(field, between, at, 
     problem = ap.Problem.paper(omega=0.28)
     curve = ap.follow(problem, alpha, field, between, at=at, settings=settings(tolerance=1e-6))
     assert sorted(curve.field_value.values[[0, -1]]) == pytest.approx(between, abs=1e-12)
+    # its length has a part of the field, and one of the order parameters
+    assert (np.diff(curve.arclength) > 1.001 * 2 * np.diff(curve.field_value) / (between[1] - between[0])).all()
     assert (np.diff(curve.field_value) > 0).all()
     assert (curve.q_stderr < 1e-3 * curve.q.max()).all()
     other = {"integration.rule": "sobol", "integration.nodes": 2048}
