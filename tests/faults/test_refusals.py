@@ -179,6 +179,7 @@ PROBLEMS: dict[str, Callable[[], object]] = {
     "tokens.sigma[0] is no number of this problem": fields({"tokens.sigma[0]": 0.5}),
     "A problem must be a table": lambda: ap.Problem.from_dict([]),  # type: ignore[arg-type]
     "file.nc: This is not valid TOML": lambda: ap.load_problem("file.nc"),
+    "not text in UTF-8": lambda: (Path("file.csv").write_text("\xff", "latin-1"), ap.load_problem("file.csv")),
     'a name must not end in "_stderr"': fields({"metrics.a_stderr": "h"}),
     "metrics has 65 entries": table(metrics={f"m{i}": "h" for i in range(65)}),
     'metrics has the name "class"': table(metrics={"class": "h"}),
