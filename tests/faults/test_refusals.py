@@ -26,6 +26,11 @@ TWO: Any = [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]
 MIXTURE = PAPER.with_fields({"tokens.kind": "mixture", "tokens.clusters": TWO})
 ONE = {"tokens.length": 1, "positions.kind": "none"}
 ATOM = {"weight": 0.5, "variances": [0.2, 0.3]}
+WHOLE = {"weight": 1, "variances": [0.2, 0.3]}
+TAUGHT = {"tokens.spectrum": [{**WHOLE, "teacher": [1]}]}
+WEIGHTED = MIXTURE.with_fields({"tokens.law.weights": [0.4, 0.6]})
+CERTAIN = WEIGHTED.with_fields({"tokens.law.weights[0]": 1})
+VALUES: Any = {"teacher.prior": "atoms", "teacher.prior_values": [-1, 1], "teacher.prior_probabilities": [0.5, 0.5]}
 DEEP: Any = [0.5]
 for _ in range(500):
     DEEP = [DEEP]
@@ -43,7 +48,7 @@ def law(**values: Any) -> Callable[[], object]:
     return mixed(law=values)
 
 
-def atoms(*values: Any) -> Callable[[], object]:
+def atoms(*values: Any) -> Callable[[], Any]:
     return fields({"tokens.spectrum": [*values]})
 
 
@@ -57,6 +62,26 @@ def loss(text: str, **more: Any) -> Callable[[], Any]:
 
 def penalty(**values: Any) -> Callable[[], Any]:
     return fields({f"regularizer.{name}": value for name, value in values.items()})
+
+
+def csv(text: str, field: str = "tokens.spectrum", **more: Any) -> Callable[[], object]:
+    return lambda: (Path("file.csv").write_text(text, "latin-1"), PAPER.with_fields({field: "file.csv", **more}))
+
+
+def table(**sections: Any) -> Callable[[], object]:
+    return lambda: ap.Problem.from_dict(sections)
+
+
+def trained(text: str, number: float, penalty: str, name: str = "b") -> Callable[[], Any]:
+    return loss(text, **{"loss.parameters": {name: number}, "loss.trained": {"b": penalty}})
+
+
+def matrices(covariances: Any, teacher: Any = ((1,), (1,)), **more: Any) -> Callable[[], object]:
+    return lambda: ap.Spectrum.from_matrices(covariances, np.zeros((2, 2)), np.array(teacher), **more)
+
+
+def optimal(channel: str | None, values: Any = None, name: str = "square", **more: Any) -> Callable[[], object]:
+    return lambda: ap.bayes_optimal(model(name, values), 0.5, channel=channel, **more)
 
 
 def toml(text: str) -> Callable[[], object]:
@@ -135,6 +160,93 @@ PROBLEMS: dict[str, Callable[[], object]] = {
     'unknown function "squrt"': loss("squrt(h)"),
     "must be a finite number for all fields, but is not finite at h = 1": loss("1/(h - 1)"),
     "falls without bound, at least as the square of the fields": loss("-(h - k)**2"),
+    "the header of file.csv must be value": csv("value\n1", "teacher.prior_values", **{"teacher.prior": "atoms"}),
+    "file.csv: the file cannot be read": csv("\xff"),
+    "atom 1 of file.csv has 2 numbers, but the header has 3": csv("weight,variance_0,variance_1\n1,1,1\n1,1"),
+    "atom 0 of file.csv has a wrong entry": csv("weight,variance_0,variance_1\n1,1,one"),
+    "line 2 has more than 131072 characters": csv("weight\n1" + "1" * (1 << 17)),
+    "more lines than the 65536 atoms": csv("\n" * (2 << 16) + "weight\n1"),
+    'has the column "varience_0" where only weight': csv("weight,varience_0\n1,1"),
+    "columns of variances in file.csv must be numbered from 0 on": csv("weight,variance_0,variance_2\n1,1,1"),
+    "the header of file.csv must have variance_0": csv("weight\n1"),
+    "teacher.prior_probabilities are in the file": fields({**VALUES, "teacher.prior_values": "file.csv"}),
+    "exponent cannot be set, since": lambda: atoms(WHOLE)().with_fields({"tokens.spectrum.exponent": 2}),
+    "change each other": fields({"tokens.law.weights[0]": 0.3, "tokens.law.weights[1]": 0.7}, WEIGHTED),
+    'unknown key "token.sigma": did you mean "tokens"?': fields({"token.sigma": 1}),
+    'unknown key "tokens.law.transiton"': mixed(**{"law.transiton": 1}),
+    "tokens.law.weights[0] must be a probability": fields({"tokens.law.weights[0]": 1.01}, CERTAIN),
+    "is 1, and its change leaves open": fields({"tokens.law.weights[0]": 0.99}, CERTAIN),
+    "tokens.sigma[0] is no number of this problem": fields({"tokens.sigma[0]": 0.5}),
+    "A problem must be a table": lambda: ap.Problem.from_dict([]),  # type: ignore[arg-type]
+    "file.nc: This is not valid TOML": lambda: ap.load_problem("file.nc"),
+    "not text in UTF-8": lambda: (Path("file.csv").write_text("\xff", "latin-1"), ap.load_problem("file.csv")),
+    'a name must not end in "_stderr"': fields({"metrics.a_stderr": "h"}),
+    "metrics has 65 entries": table(metrics={f"m{i}": "h" for i in range(65)}),
+    'metrics has the name "class"': table(metrics={"class": "h"}),
+    "at most 1e12": fields({"loss.parameters.a": 1.01e12}, loss("(h-a*k)**2", **{"loss.parameters": {"a": 1e12}})()),
+    "integration.nodes does not go with integration.rule": fields({"integration.nodes": 12}),
+    "be from 4 to": fields({"integration.nodes": 3}, fields({"integration.rule": "lines", "integration.nodes": 4})()),
+    "metrics.a must be a formula of a sample's fields, but": fields({"metrics.a": "z"}),
+    "same number of clusters": mixed(clusters=[[{}, {}], [{}]], law={"kind": "same", "probability": 1}),
+    "give the probability of each location": law(kind="single-location", weights=[0.2, 0.3, 0.5]),
+    "needs two clusters for every token": mixed(clusters=[{}], law={"kind": "single-location"}),
+    "has 3 lists, but tokens.length is 2: give one for each token": law(weights=[[0.4, 0.6]] * 3),
+    "must be a number from 0 to 1, but it is true": law(kind="table", table=[[True, 0.0], [0.0, 0.0]]),
+    "must be a list of length 2, one entry for each cluster of token 1": law(kind="table", table=[[0.5, 0.5], [0]]),
+    "must be a single list of probabilities": law(kind="same", probability=1, weights=[[0.4, 0.6]] * 2),
+    'does not go with the law kind "independent"': law(kind="independent", probability=0.5),
+    "lists in one another": law(kind="table", table=DEEP),
+    "with positions in the atoms": fields({"positions.kind": "opposite"}, atoms({**WHOLE, "positions": [1, -1]})()),
+    'positions.kind = "spectrum" needs positions': fields({"positions.kind": "spectrum"}),
+    "does not go with teacher in the atoms": fields({**TAUGHT, "positions.teacher": [[0.1], [-0.1]]}),
+    "but the teacher has 1 columns": atoms({**WHOLE, "teacher": [1, 2]}),
+    "vanish or are not independent": atoms({**WHOLE, "teacher": [0]}),
+    "atoms of tokens.spectrum, which give the entries": fields({**TAUGHT, "teacher.prior": "rademacher"}),
+    "encodings and teacher can have together": mixed(mean_positions=[[0.8], [-0.8]], mean_teacher=[[-0.8]]),
+    "but the student's weights have one column": penalty(strength=[0.1, 0.2]),
+    "which has no attention: remove it": fields({**ONE, "loss.kind": "square", "teacher.causal": True}),
+    'integration.rule = "split" is no more': fields({"integration.rule": "split"}),
+    'loss.width does not go with loss.kind = "attention"': table(loss={"width": 2}),
+    "positions.gram does not go with": table(positions={"kind": "opposite", "gram": [[1, 0], [0, 1]]}),
+    "needs positions.gram": table(positions={"kind": "gram"}),
+    "but it is 3: choose": table(tokens={"length": 3}, positions={"kind": "opposite"}),
+    "positions.gram must be symmetric": fields({"positions.gram": [[1, 0.5], [0.4, 1]]}),
+    "regularizer.ridge does not go with": penalty(ridge=1),
+    "regularizer.strength does not go with": penalty(kind="expression", expression="w**2", strength=2),
+    "regularizer.strength is a list": penalty(kind="lasso", strength=[0.1]),
+    "atoms, but has 65537": lambda: ap.Problem.from_dict({"tokens": {"spectrum": (WHOLE,) * 65537}}),
+    "tokens.spectrum.variance has 3 numbers": spectrum(kind="power-law", exponent=1, variance=[0.1, 0.2, 0.3]),
+    "is no number of tokens.density": loss("h", **{"tokens.density": "k**2", "tokens.parameters": {"a": 1.0}}),
+    "two or more different numbers": fields({**VALUES, "teacher.prior_values": [1, 1]}),
+    "has 2 numbers, but teacher.prior_values has 3": fields({**VALUES, "teacher.prior_values": [1, 2, 3]}),
+    "must sum to 1, but sum to 0.9": fields({**VALUES, "teacher.prior_probabilities": [0.5, 0.4]}),
+    'tokens.mean_teacher does not go with tokens.kind = "gaussian"': table(tokens={"mean_teacher": [[0.1]]}),
+    "tokens.sigma and tokens.spectrum exclude each other": table(tokens={"sigma": 1, "spectrum": [WHOLE]}),
+    "tokens.sigma has 3 numbers": fields({"tokens.sigma": [0.1, 0.2, 0.3]}),
+    'tokens.spectrum gives means, which do not go with tokens.kind = "gaussian"': atoms({**WHOLE, "means": [1, 1]}),
+    "whose clusters have their own": table(tokens={"sigma": 1, "kind": "mixture", "clusters": TWO}),
+    "tokens.mean_teacher must have 1 columns": mixed(mean_teacher=[[0.1, 0.2]]),
+    "tokens.mean_positions has 3 rows": mixed(mean_positions=[[0.1]] * 3),
+    "gives means and so does": mixed(spectrum=[{"weight": 1, "variances": [1] * 4, "means": [1] * 4}]),
+    "tokens.clusters has 3 lists": mixed(clusters=[[{}]] * 3),
+    "gives sigma where": table(tokens={"kind": "mixture", "clusters": [{"sigma": 1}], "spectrum": [WHOLE]}),
+    "tokens.parameters are numbers of tokens.sampler": fields({"tokens.parameters": {"a": 1.0}}),
+    "tokens.spectrum[0].variances has 3 numbers": atoms({"weight": 1, "variances": [1, 1, 1]}),
+    "tokens.spectrum[0].positions has 3 numbers": atoms({**WHOLE, "positions": [1, 1, 1]}),
+    "tokens.spectrum[0].means has 3 numbers": atoms({**WHOLE, "means": [1, 1, 1]}),
+    "tokens.spectrum[1].teacher has 2 numbers": atoms({**ATOM, "teacher": [1]}, {**ATOM, "teacher": [1, 2]}),
+    "has the name of an entry of Q": loss("(h - k)**2 + Q0_0", **{"loss.parameters": {"Q0_0": 1.0}}),
+    "loss.trained.b is no parameter of the loss": trained("(h - k)**2", 1, "b**2", "a"),
+    "does not depend on the student's fields": loss("k**2"),
+    "has an infinite slope where": loss("sqrt(abs(h0_0 - h0_1)) + h0_0**2", **{"student.rank": 2}),
+    "which jumps in a student's field": loss("(sign(h) - k)**2 + h**2"),
+    "b = 0 leaves loss.expression without h": trained("(b*h - k)**2", 0, "b**2"),
+    "is trained, but loss.expression does not depend on b": trained("(h - k)**2", 1, "b**2"),
+    "loss.trained.b cannot be used": trained("(h - k - b)**2", 1, "squrt(b)"),
+    "must be a finite number for every b": trained("(h - k - b)**2", 1, "1/b"),
+    'regularizer.prox "absent:step" cannot be imported': penalty(kind="prox", prox="absent:step"),
+    'module faulty has no function "sys"': penalty(kind="prox", prox="faulty:sys"),
+    "loss.expression takes the number of a token's cluster": loss("(h - k - c)**2"),
 }
 FUNCTIONS: dict[str, Callable[[], object]] = {
     "alpha must be one positive number": of(ap.solve, -1),
@@ -218,6 +330,43 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     "refine needs three or more values": of(ap.sweep, [0.5, 1], refine=True),
     "give it as the argument alpha": of(ap.sweep, 1, fields={"alpha": [1.0]}),
     "is a shipped score": lambda: ap.register_score("softmax", list),
+    "channel must be sign, absolute, linear or a formula of": optimal("squrt(k)"),
+    "Or say by channel what is observed": lambda: ap.bayes_optimal(loss("(h - 1)**2")(), 0.5),
+    "one entry of the noise": lambda: ap.bayes_optimal(loss("(h - k*noise)**2", **{"teacher.noise": 0.1})(), 0.5),
+    "does not depend on k, so that its label": optimal("1"),
+    "a formula in y, must be one number": optimal("[sigmoid(y*k[0, 0]), 0.5]"),
+    "a formula in y, needs teacher.noise = 0": optimal("sigmoid(y*k)", {"teacher.noise": 0.1}),
+    "who knows the model has nothing to learn": lambda: ap.bayes_optimal(atoms({**WHOLE, "teacher": [1]})(), 0.5),
+    "teacher.rank must be at most 3": optimal(None, {"teacher.rank": 4}, "paper"),
+    "tokens.length must be at most 3 for labels": optimal("k[0, 0]", {"tokens.length": 4}, "paper"),
+    "rank = 1, not 2": lambda: ap.bayes_optimal(loss("(h0_0-k0_0)**2", **{"teacher.rank": 2})(), 0.5, channel="sign"),
+    "has value matrices": optimal(None, {"loss.kind": "values", "loss.width": 1}, "paper"),
+    "thresholds are of one problem": of(ap.bayes_optimal, 1, fields={"tokens.sigma": [0.4, 0.5]}, thresholds=True),
+    "which 1RSB does not cover, since it contains only the sign": lambda: ap.one_rsb(model("logistic"), 1),
+    "inner must be at least 16": lambda: ap.one_rsb(model("rank 2"), 1, inner=8),
+    "outer times inner must be at most 262144": of(ap.one_rsb, 1, outer=512, inner=1024),
+    "the dynamics is that of weight decay": lambda: ap.sgd_flow(penalty(kind="lasso")(), until=2),
+    "is where training begins": lambda: ap.follow(model("trained"), 1, "loss.parameters.b", (0, 1)),
+    "tokens.sigma has no value in this problem": lambda: ap.follow(MIXTURE, 1, "tokens.sigma", (0.3, 0.4)),
+    "give the range in which teacher.noise is followed": of(ap.follow, 1, "teacher.noise"),
+    "between must hold positive sample complexities": of(ap.follow, between=(0, 1)),
+    "alpha is missing: give the sample complexity": of(ap.follow, None, "teacher.omega", (0.3, 0.4)),
+    "teacher.omega cannot be all of": of(ap.tune, 1, "teacher.omega"),
+    "covariances must hold at least one matrix": matrices([]),
+    "means must have the structure of covariances": matrices([np.eye(2)] * 2, means=[np.ones(2)]),
+    "covariances must be a list with an entry for every token": matrices("eye"),
+    "has shape (3, 1), but must have": matrices([np.eye(2)] * 2, [[1], [1], [1]]),
+    "holds a number that is not finite": matrices([np.full((2, 2), np.inf)] * 2),
+    "choose other units": matrices([np.eye(2) * 1e200] * 2),
+    "must be symmetric, but differs from its transpose by 0.5": matrices([np.array([[1, 0.5], [0, 1]])] * 2),
+    "must be positive semidefinite, but has the eigenvalue -1": matrices([np.diag([1, -1])] * 2),
+    "dimension must be at least 3 here": of(ap.simulate, 2, dimension=2),
+    "start is an array, which has one dimension": of(ap.simulate, 2, np.zeros((50, 1)), [40, 50]),
+    "test_samples must be 0, or at least 2": of(ap.simulate, 2, test_samples=1),
+    "start has an entry that is not a finite number": of(ap.simulate, 2, np.full((50, 1), np.nan), 50),
+    "steps does not go with sgd": of(ap.simulate, 2, optimizer="sgd", steps=3),
+    "channel belongs to bayes-gamp, not to lbfgs": of(ap.simulate, 2, channel="sign"),
+    "has a kink, which the experiments' optimisers cannot": lambda: ap.simulate(model("kinks"), 2),
 }
 
 
@@ -249,6 +398,10 @@ COMMANDS = {
     "simulate --alpha 1 --checkpoint none/x": "there is no folder",
     "simulate --alpha 1 --checkpoint circle": "links lead in a circle",
     "simulate --alpha 1 --checkpoint file.nc": "this is not a checkpoint of training runs, or it is damaged",
+    "solve --alpha 1 --set tokens.sigma": "A setting must read field=value",
+    "solve --alpha 1 --set tokens.sigma=0.5.3": "tokens.sigma cannot be read from",
+    "histogram train -o out --model-dimension 7": "model_dimension must be even",
+    "histogram train -o out --sequences 10 --training-share 0.01": "leaves none to train on",
 }
 NO_FILES = {
     "pipe": "this is a pipe, not a regular file",
@@ -286,6 +439,7 @@ def place(tmp_path, monkeypatch):
     Path("faulty.py").write_text(FAULTY)
     Path("faulty_at_once.py").write_text("raise SystemExit(0)\n")
     Path("file.nc").write_text("mine")
+    Path("file.csv").touch()
     os.mkfifo("pipe")
     Path("circle").symlink_to("circle")
     monkeypatch.setattr("attnphase.kernels.compiler.load_kernels", lambda *_: pytest.fail("work was begun"))

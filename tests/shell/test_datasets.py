@@ -81,6 +81,11 @@ def changed(name, index, value):
     return spoil
 
 
+def described(name, **attributes):
+    """Other attributes."""
+    return lambda ds: ds[name].attrs.update(attributes) or ds
+
+
 def at(name, place, value):
     """One value of a coordinate."""
 
@@ -111,6 +116,16 @@ def at(name, place, value):
         (swept, lambda ds: ds.assign_attrs(schema_version=0), "follows version 0 of the schema"),
         (swept, lambda ds: ds.assign_attrs(schema_version=2), "follows version 2 of the schema"),
         (swept, lambda ds: xr.Dataset({"x": 1}), "not a dataset of attnphase"),
+        (swept, lambda ds: ds.assign(other=1.0), '"other" is not part of the schema'),
+        (swept, lambda ds: ds.assign_attrs(schema="curves"), "\"schema\" is 'curves', but must be"),
+        (swept, lambda ds: ds.drop_vars("status"), '"status" is missing'),
+        (swept, lambda ds: ds.drop_vars("alpha"), 'coordinate "alpha" is missing'),
+        (swept, lambda ds: ds.isel(alpha=slice(0)), "has nothing along alpha"),
+        (swept, at("branch", 0, "sematic"), "\"branch\" is 'sematic', but must be one of"),
+        (swept, lambda ds: ds.assign(q=(ds["q"].dims, ds["q"].data)), '"q" has no attribute "long_name"'),
+        (swept, described("q", latex=1), '"latex" of variable "q" must be a text'),
+        (swept, described("q", units="m"), "\"q\" has units 'm', but must have"),
+        (swept, described("sigma", field="sigma"), '"field" of variable "sigma" must be a field'),
         (runs, at("alpha", 0, -0.7), '"alpha" must be positive'),
         (runs, at("dimension", 0, -20), '"dimension" must be positive'),
         (runs, changed("status", (0, 0, 0, 0), 6), '"status" must lie between 0 and 5'),
