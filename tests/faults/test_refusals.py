@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 from command import run
 from models import model
 
 import attnphase as ap
 from attnphase import figures, reference
+from attnphase import functions as symbolic
 from attnphase.errors import AttnphaseError
 
 PAPER = ap.Problem()
@@ -56,7 +58,7 @@ def spectrum(**values: Any) -> Callable[[], object]:
     return fields({"tokens.spectrum": values})
 
 
-def loss(text: str, **more: Any) -> Callable[[], Any]:
+def loss(text: Any, **more: Any) -> Callable[[], Any]:
     return fields({**ONE, "loss.kind": "expression", "loss.expression": text, **more})
 
 
@@ -86,6 +88,10 @@ def optimal(channel: str | None, values: Any = None, name: str = "square", **mor
 
 def toml(text: str) -> Callable[[], object]:
     return lambda: ap.Problem.from_toml(text)
+
+
+def score(row: Callable[..., object]) -> Callable[[], object]:
+    return lambda: ap.register_score("own", row)
 
 
 def of(function: Callable[..., object], *args: Any, **options: Any) -> Callable[[], object]:
@@ -329,6 +335,110 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     "write SolverSettings(tolerance=1e-6)": of(ap.sweep, 1, settings={"tolerance": 1e-6}),
     "refine needs three or more values": of(ap.sweep, [0.5, 1], refine=True),
     "give it as the argument alpha": of(ap.sweep, 1, fields={"alpha": [1.0]}),
+    "the header of file.csv must be value,probability": csv(
+        "value,weight\n1,1", "teacher.prior_values", **{"teacher.prior": "atoms"}
+    ),
+    '"tokens" is a section: set one of its keys': fields({"tokens": 1}),
+    "tokens.law.weights[0] has no default": fields({"tokens.law.weights[0]": None}, WEIGHTED),
+    "attnphase.load_problem reads a file": toml("problem.toml"),
+    "metrics must be a table, but it is None": lambda: ap.Problem(metrics=None),  # type: ignore[arg-type],
+    "must be a number of at most 1e12": loss("(h - a*k)**2", **{"loss.parameters": {"a": 1.1e12}}),
+    "does not go with positions in the atoms": table(
+        tokens={"spectrum": [{**WHOLE, "positions": [1, -1]}]}, positions={"kind": "opposite"}
+    ),
+    "does not go with teacher in the atoms of tokens.spectrum: remove": fields(
+        {"tokens.spectrum": [{**WHOLE, "teacher": [1]}], "positions.teacher": [[0.1], [-0.1]]}
+    ),
+    "in the atoms of tokens.spectrum, which give the entries": fields(
+        {"teacher.prior": "rademacher", "tokens.spectrum": [{**WHOLE, "teacher": [1]}]}
+    ),
+    "no cluster directions, encodings and teacher can have together": mixed(
+        mean_positions=[[0.8], [-0.8]], mean_teacher=[[-0.8]]
+    ),
+    "tokens.parameters.a is no number of tokens.density": loss(
+        "(h - k)**2", **{"tokens.density": "k**2", "tokens.parameters": {"a": 1.0}}
+    ),
+    "has the name of loss.parameters.a": loss(
+        "(h - a*k)**2",
+        **{"tokens.density": "1 + a - a*k**2", "tokens.parameters": {"a": 0}, "loss.parameters": {"a": 1}},
+    ),
+    "gives means and so does tokens.spectrum": table(
+        tokens={"kind": "mixture", "clusters": [{"mean": [1]}], "spectrum": [{**WHOLE, "means": [1, 1]}]}
+    ),
+    "it is empty": loss(" "),
+    "it is longer than 2000 characters": fields({"student.score": "z" + "+z" * 1000}),
+    "'h +' is not a formula": loss("h +"),
+    "is not a formula.": loss("h\0"),
+    "holds a number too near to zero": loss("h**2 + 1e-400*h"),
+    "let it be the value, without a name": loss("a = h"),
+    'it defines "a" twice': loss("a = h\na = k\na**2"),
+    'it defines "h", which is the name of a field': loss("h = k\nh**2"),
+    "levels deep": loss("-" * 500 + "h"),
+    "is not a finite real number": loss("sqrt(-1)*h"),
+    'it uses the unknown name "z"': loss("z**2 + h"),
+    "'h // k' cannot stand in a formula": loss("h // k"),
+    'it gives "exp" 2 arguments': loss("exp(h, k)"),
+    'it gives "softmax" 2 arguments': loss("softmax(h, k)"),
+    "has the keyword along, which sum does not take": loss("sum(h, along=0)"),
+    "must be eye(L), or of a whole number": loss("sum(eye(40))*h"),
+    "where a whole number such as 0 must stand": loss("sum(h, axis=0.5)"),
+    "has an index that is not of whole numbers": loss("h[0.5]"),
+    "must be a list of numbers, or of lists of as many": loss("sum([1, [2, 3]])*h"),
+    "which do not go together": loss("sum([[1, 2], [3, 4]] + [1, 2, 3])*h"),
+    "multiplies": loss("sum(h @ [1, 2, 3])"),
+    "has the axis 3": loss("sum([h, k], axis=3)"),
+    "but tril takes a matrix": loss("sum(tril([1, 2, 3]))*h"),
+    "has an index, but": loss("k0_0[0]*h"),
+    "takes one number, but softmax takes an array": loss("softmax(1)*h"),
+    "takes an array without entries": loss("sum(softmax(h[5:]))"),
+    "which is none of its arguments": loss(lambda h, k: sympy.Symbol("x") * h[0, 0]),
+    "add it up by .sum()": loss(lambda h, k: h @ np.ones((1, 2))),
+    "it returns 'text', but must return an expression": loss(lambda h, k: "text"),
+    "it returns h0_0 < 0, but": loss(lambda h, k: h[0, 0] < 0),
+    "but must return finite real numbers": loss(lambda h, k: sympy.oo * h[0, 0]),
+    "generated code does not know gamma": loss(lambda h, k: sympy.gamma(h[0, 0])),
+    "Piecewise has no derivative": loss(lambda h, k: sympy.Piecewise((h[0, 0], h[0, 0] > 0), (0, True))),
+    "it takes Heaviside": loss(lambda h, k: sympy.Heaviside(h[0, 0])),
+    'its argument "x" is none of': loss(lambda h, x: h[0, 0]),
+    "but must name its arguments": loss(lambda *h: 0),
+    "must be a number, but its default is 'a'": loss(lambda h, k, a="a": h[0, 0]),
+    'it has no argument "b", but': loss(lambda h, k: h[0, 0], **{"loss.parameters": {"b": 1.0}}),
+    "must have a few values that are told by signs": lambda: ap.bayes_optimal(
+        loss("(h - c*k)**2", **{"tokens.kind": "mixture", "tokens.clusters": [{}, {}]})(), 0.5
+    ),
+    'channel = "sign" is for teacher.rank = 1, not 2': lambda: ap.bayes_optimal(
+        loss("(h[0, 0] - k[0, 0])**2", **{"teacher.rank": 2})(), 0.5, channel="sign"
+    ),
+    "covariances[0] is empty": matrices([np.zeros((0, 0))] * 2),
+    "fields must name one field, and omega": of(ap.thresholds, fields={"tokens.sigma": [0.5]}, omega=[0.3]),
+    "thresholds are searched along alpha": of(ap.thresholds, fields={"alpha": [1.0]}),
+    "shard goes neither with refine nor with force": of(ap.sweep, 1, shard="1/2", output="out.nc", force=True),
+    "teacher.omega is given twice: as omega": of(ap.sweep, 1, omega=[0.3], fields={"teacher.omega": [0.3]}),
+    '"all" names every branch': of(ap.sweep, 1, branch=["all", "semantic"]),
+    "give every formula a name of its own in metrics": of(ap.sweep, 1, fields={"metrics.a": ["h"]}),
+    "tokens.sigma cannot be swept over": of(ap.sweep, 1, fields={"tokens.sigma": [[0.1, 0.2]]}),
+    "tokens.kind cannot be swept": lambda: ap.sweep(MIXTURE, 1, fields={"tokens.kind": ["mixture", "gaussian"]}),
+    "none: there is no such folder; name that of a plan": lambda: ap.run_block("none", 1),
+    "file.nc: this is not a folder; name that of a plan": lambda: ap.run_block("file.nc", 1),
+    "start has noise twice": of(ap.sgd_flow, "noise=0.3,noise=0.2"),
+    "start must have numbers, as noise=0.6": of(ap.sgd_flow, "noise=big"),
+    "start.q has shape (3, 1, 1), but": of(
+        ap.solve,
+        1,
+        start=ap.interface.Overlaps(np.ones((3, 1, 1)), np.ones((3, 1, 1)), np.zeros((3, 1)), np.zeros((3, 1, 1))),
+    ),
+    'kind = "positional" needs Gaussian tokens': lambda: ap.best_predictor(MIXTURE, "k[0, 0]", "positional"),
+    "functions.softmax is causal, but its array": lambda: symbolic.softmax(np.zeros((2, 3)), causal=True),
+    "takes an array with one or two axes": lambda: symbolic.softmax(np.zeros((2, 2, 2))),
+    "functions.max takes no array without entries": lambda: symbolic.max(np.zeros(0)),
+    "takes numbers, symbols and arrays of these": lambda: symbolic.exp("h"),  # type: ignore[arg-type]
+    "a score's name must be a Python name": lambda: ap.register_score("a b", lambda z: z),
+    'module faulty has no callable "nothing"': fields({"student.score": "faulty:nothing"}),
+    "holds x, which is not a logit": score(lambda z: [sympy.Symbol("x")] * len(z)),
+    "has no known derivative": score(lambda z: [sympy.Function("f")(z[0])] * len(z)),
+    'the score "own" fails on': score(lambda z: 1 / 0),
+    'entry 0 of the score "own" is not an expression': score(lambda z: ["x ("] * len(z)),
+    'of the score "own" cannot be used': score(lambda z: [sympy.gamma(x) for x in z]),
     "is a shipped score": lambda: ap.register_score("softmax", list),
     "channel must be sign, absolute, linear or a formula of": optimal("squrt(k)"),
     "Or say by channel what is observed": lambda: ap.bayes_optimal(loss("(h - 1)**2")(), 0.5),
@@ -402,6 +512,28 @@ COMMANDS = {
     "solve --alpha 1 --set tokens.sigma=0.5.3": "tokens.sigma cannot be read from",
     "histogram train -o out --model-dimension 7": "model_dimension must be even",
     "histogram train -o out --sequences 10 --training-share 0.01": "leaves none to train on",
+    "figure fig2 --at omega=1 --at omega=2": "--at names a field twice",
+    "figure fig2 --at omega=1": "--at selects from a dataset",
+    "figure fig2 --data file.nc --set tokens.sigma=1": "--set changes what is computed",
+    "figure fig2 --data file.nc --data file.nc": "fig2 is drawn from one dataset",
+    "figure fig2 --data file.nc --quantity q": "--quantity",
+    "figure fig2 --data file.nc -o file.png --with-data": "over the data that is drawn",
+    "sweep --alpha 1 -o out --vary tokens.sigma": "--vary must read FIELD=VALUES",
+    "sweep --alpha 1 -o out --vary tokens.sigma=1 --vary tokens.sigma=2": "tokens.sigma is given twice by --vary",
+    "sweep --alpha 1 -o out --vary tokens.sigma=": "tokens.sigma has no values",
+    "sweep --alpha 1 -o out --vary tokens.sigma=[1,2]": "cannot be swept over lists or tables",
+    "sweep --alpha 1 -o out --vary tokens.sigma=1:2:0": "tokens.sigma cannot be swept: ",
+    "sweep --alpha 1 -o out --vary tokens.sigma=a:2:3": "is no START:STOP:COUNT",
+    "sweep --alpha 1 -o out --vary student.score='z": "has a quotation mark that is not closed",
+    "sweep --alpha 1,2 -o file.nc --resume": "Use --force (force=True) to replace it",
+    "sweep --plan 2 --merge .": "exclude each other",
+    "derive --concrete --limit sgd_flow": "--concrete does not go with --limit sgd_flow",
+    "basins --runs file.nc": "name a --figure",
+    "basins --set teacher.omega=0.5": "give its values with --omega",
+    "basins --figure a.png -o a.png": "--figure and --output name one file",
+    "thresholds --vary tokens.sigma=1 --vary teacher.noise=0.1": "--vary names 2 fields",
+    "thresholds --omega 0.3 --vary tokens.sigma=1": "--omega and --vary cannot both be given",
+    "histogram report none": "none: there is no such folder",
 }
 NO_FILES = {
     "pipe": "this is a pipe, not a regular file",

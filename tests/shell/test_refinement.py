@@ -10,6 +10,7 @@ from by_formula import FEW, points
 from matplotlib.contour import ContourSet
 
 import attnphase as ap
+from attnphase.data.boundaries import with_boundaries
 from attnphase.sweeps.lattice import points_at_boundaries
 from attnphase.sweeps.line import Line
 
@@ -168,6 +169,21 @@ def test_points_that_violate_identities_make_no_boundary(solved):
     for name in ("alpha_c", "alpha_l"):
         assert whole[name].notnull()[1]
         np.testing.assert_allclose(ds[name], whole[name].where(whole["omega"] != OMEGAS[3]), rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+@pytest.mark.parametrize(("name", "value"), [("status", 1), ("identities", VIOLATED), ("on_branch", 1), ("on_branch", 2)])
+def test_a_doubtful_point_of_either_branch_makes_no_boundary(branch, name, value):
+    def falls(branch, alpha, **_):
+        return 0.03 * (1.4 - alpha) if branch == "semantic" else 0.0
+
+    ds = points({}, [1.0, 2.0], training_loss=falls, test_error=falls, linear_test_error=0.0)
+    whole = with_boundaries(ds)
+    assert (float(whole["alpha_c"]), float(whole["alpha_l"])) == pytest.approx((1.4, 1.4))
+    ds[name].loc[{"branch": branch, "alpha": 2.0}] = value
+    found = with_boundaries(ds)
+    assert bool(found["alpha_c"].isnull())
+    assert bool(found["alpha_l"].isnull()) is (branch == "semantic")
 
 
 def test_an_axis_may_be_given_in_any_order_and_further_fields_are_refined_one_by_one(solved):
