@@ -71,7 +71,7 @@ def test_a_grid_of_runs_is_drawn_and_told_without_those_that_diverged(tmp_path, 
         runs = simulated(problem, *shape, steps=1, test_samples=0)
         for i, k in np.ndindex(2, 2):
             loss = of("runs", EXPERIMENTS["fig3"].starts[i], alphas[k], problem.teacher.omega)
-            runs["training_loss"].to_numpy()[i, :, k] = [1 - i, 1, 1], [loss - 0.002, loss + 0.002, 9 - i]
+            runs["training_loss"].to_numpy()[i, :, k] = [1 - i, 1, 1], [loss - 0.002, loss + 0.002, 8 + i]
         runs["status"][{"seed": 2}] = 4
         return runs
 
