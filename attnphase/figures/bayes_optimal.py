@@ -159,6 +159,8 @@ def gap_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any] |
     theory, up = over_two(at_values(theory, at))
     theory = filled(theory, up)
     limit = _best_start(_at_theory(limit, theory))
+    if up not in limit["status"].dims:  # it knows of no student: the same for all of these
+        limit = limit.expand_dims({up: theory[up]})
     ratio, unsettled = error_ratio(theory, limit)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.9, 3.4), layout="constrained")
@@ -366,8 +368,8 @@ def _marked(limit: xr.Dataset, largest: float) -> dict[str, float]:
 def _draw_edges(ax: Axes, limit: xr.Dataset, up: str) -> None:
     """Where something begins to be known, and from where on all is."""
     for known in (limit["overlap"] > _SEEN, limit["recovered"] == 1):
-        values = known.transpose(up, "alpha") if up in known.dims else known
-        if values.ndim < 2 or not values.any() or values.all():
+        values = known.transpose(up, "alpha")
+        if not values.any() or values.all():
             continue
         ax.contour(values["alpha"], values[up], values.astype(float), levels=[0.5], colors="0.1", linestyles="dotted",
                    linewidths=1.4)  # fmt: skip

@@ -207,8 +207,13 @@ def basins(theory: xr.Dataset, runs: xr.Dataset) -> dict[str, float]:
 
 
 def _basin_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
-    count = runs["status"].size
-    lines = [f"{count} runs; share that reached each minimum:"]
+    kept = (runs["status"] != RunStatus.diverged).squeeze(["start", "dimension", "alpha"]).to_numpy()
+    runs, lost = runs.isel(seed=kept), np.count_nonzero(~kept)
+    count = np.count_nonzero(kept)
+    if not count:
+        return f"all {lost} runs diverged."
+    diverged = f", without {lost} that diverged" if lost else ""
+    lines = [f"{count} runs{diverged}; share that reached each minimum:"]
     for name, share in basins(theory, runs).items():
         error = math.sqrt(share * (1 - share) / count)
         lines.append(f"  {name:<10}  {share:.3f} +- {error:.3f}")
@@ -221,7 +226,8 @@ def _basin_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
 
 def _grid_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
     """On how much of the grid runs and theory agree which minimum is lower."""
-    mean = runs["training_loss"].isel(dimension=-1).mean("seed")
+    last = runs.isel(dimension=-1)
+    mean = last["training_loss"].where(last["status"] != RunStatus.diverged).mean("seed")
     measured = mean.sel(start="semantic") - mean.sel(start="positional")
     expected = theory["training_loss"].sel(branch="semantic") - theory["training_loss"].sel(branch="positional")
     measured, expected = measured.transpose("omega", "alpha"), expected.transpose("omega", "alpha")

@@ -3,11 +3,16 @@
 Not public: the paper's settings, and its tables of where runs end.
 """
 
+import re
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from by_formula import points
+from matplotlib.collections import QuadMesh
+from matplotlib.contour import ContourSet
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -41,13 +46,53 @@ def test_experiments_write_theory_runs_figure_and_text(name, changes, tmp_path, 
     assert EXPERIMENTS[name].title in text
     if name == "adam":
         assert sum(basins(theory.isel(alpha=0), runs).values()) == pytest.approx(1)
-        assert "share that reached each minimum" in text
+        assert "3 runs; share that reached each minimum" in text
+        runs["training_loss"][{"seed": 1}], runs["status"][{"seed": 1}] = 1e6, 4
+        told, left = paper._basin_text(theory, runs), runs["training_loss"].to_numpy().ravel()[::2]
+        assert re.search(f"^2 runs, without 1 that diverged;.* {left.mean():.6f} .- {left.std():.6f}", told, re.DOTALL)
     elif name == "fig7":
         assert ap.compare(theory, runs).text() in text
     else:
         np.testing.assert_allclose(runs["omega"], theory["omega"])
         assert runs["training_loss"].dims == ("start", "dimension", "omega", "alpha", "seed")
         assert "of 6 points the sign of the losses' difference is the theory's" in text
+
+
+def test_a_grid_of_runs_is_drawn_and_told_without_those_that_diverged(tmp_path, monkeypatch):
+    """Differences in thousandths, by omega and alpha, of the theory and of the runs at d = 30."""
+    alphas, omegas, simulated = [0.6, 1.2], [0.1, 0.25, 0.4], ap.simulate
+    differences = {"theory": [[4, 0.1], [-3, -0.1], [3, 1]], "runs": [[5, -1], [-2, -4], [-6, 3]]}
+
+    def of(which, branch, alpha, omega):
+        apart = differences[which][omegas.index(omega)][alphas.index(alpha)]
+        return 0.05 + omega / 10 + alpha / 100 + 1e-3 * apart * (branch == "semantic")
+
+    def simulate(problem, *shape, **_):
+        runs = simulated(problem, *shape, steps=1, test_samples=0)
+        for i, k in np.ndindex(2, 2):
+            loss = of("runs", EXPERIMENTS["fig3"].starts[i], alphas[k], problem.teacher.omega)
+            runs["training_loss"].to_numpy()[i, :, k] = [1 - i, 1, 1], [loss - 0.002, loss + 0.002, 8 + i]
+        runs["status"][{"seed": 2}] = 4
+        return runs
+
+    def sweep(problem, *, omega, alpha, branch, **_):
+        ds = points({"teacher.omega": omega}, alpha, branch, problem, training_loss=partial(of, "theory"))
+        ds["status"][{"branch": 0, "omega": 2, "alpha": 0}] = 1
+        return ds
+
+    figures: list[Any] = []
+    for name, made in (("simulate", simulate), ("sweep", sweep), ("save_figure", lambda one, _: figures.append(one))):
+        monkeypatch.setattr(paper, name, made)
+    run_experiment(planned("fig3", overrides={"alpha": alphas, "dimension": (20, 30), "seeds": 3}), tmp_path)
+    for ax, which in zip(figures[0].axes, ("runs", "theory"), strict=False):
+        values = next(one for one in ax.collections if type(one) is QuadMesh).get_array()
+        np.testing.assert_allclose(np.asarray(values), differences[which])
+        (line,) = (one for one in ax.collections if isinstance(one, ContourSet))
+        assert any(np.isclose(path.vertices, [0.6, 0.325]).all(1).any() for path in line.get_paths())  # from -3 to 3
+    (hatched,) = (one for one in figures[0].axes[1].collections if getattr(one, "get_hatch", lambda: None)())
+    assert np.argwhere(~np.ma.getmaskarray(hatched.get_array())).tolist() == [[2, 0]]
+    said = " ".join((tmp_path / "fig3.txt").read_text(encoding="utf-8").split())
+    assert re.search(r"d = 30: of 6 points the sign .* at 4; of the 3 where .* over 2 % of the loss, at 2\.$", said)
 
 
 def test_published_means_stand_beside_ours():

@@ -1,15 +1,17 @@
 """Figures show the dataset's numbers, at the places that were asked for; these numbers are formulas."""
 
 import io
+import re
+from typing import Any
 
 import numpy as np
 import pytest
-from by_formula import ALPHAS, points, stretched
+from by_formula import ALPHAS, FEW, points, stretched
 from matplotlib.collections import QuadMesh
 from matplotlib.contour import ContourSet
 
 import attnphase as ap
-from attnphase.figures import fig2, fig3, fig9, gap_figure, limits_figure, loss_crossing
+from attnphase.figures import basins_figure, fig2, fig3, fig9, gap_figure, limits_figure, loss_crossing
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # semantic and positional
 CONVERGED, UNCONVERGED = 0, 1
@@ -177,6 +179,36 @@ def test_the_line_of_a_crossing_is_where_the_losses_cross_with_a_band_of_its_err
         assert len(inside) > 3
 
 
+def test_thresholds_with_their_errors_stand_in_the_place_of_contours():
+    names = ["alpha_c", "spinodal_semantic", "spinodal_positional", "onset_m", "onset_theta"]
+    places = np.array([[1.9, 1.0, 1.4], [0.9, np.nan, np.nan], [2.5, 1.5, 1.7], [0.8, 0.7, 0.6], [np.nan] * 3])
+    with pytest.warns(ap.errors.NotFoundWarning):
+        ds = ap.thresholds(ap.Problem().with_fields(FEW), omega=[0.3], alpha=(1.8, 1.9), progress=False)
+    ds = ds.assign({f"{one}{end}": ds[f"alpha_c{end}"] for one in names for end in ("", "_stderr", "_status")})
+    ds = stretched(ds, {"omega": [0.4, 0.1, 0.25]})
+    for i, name in enumerate(names):
+        ds[name].attrs["latex"], ds[name][:], ds[f"{name}_stderr"][:] = name, places[i], 0.01 * (1 + i)
+    axes = fig3(grid({"teacher.omega": [0.1, 0.25, 0.4]}), thresholds=ds).axes
+    for ax, shown in zip(axes, ([0, 1, 2, 3], [0], [0, 1], [0, 2, 3]), strict=False):
+        assert not [one for one in ax.collections if isinstance(one, ContourSet)]
+        for (line, _, (errors,)), i in zip(ax.containers, shown, strict=True):
+            x, y = (np.asarray(of(), dtype=float) for of in (line.get_xdata, line.get_ydata))
+            np.testing.assert_array_equal([x, y], [places[i][[1, 2, 0]], [0.1, 0.25, 0.4]])
+            half = [np.ptp(bar[:, 0]) / 2 for bar in errors.get_segments() if len(bar) and np.isfinite(bar).all()]
+            np.testing.assert_allclose(half, [0.01 * (1 + i)] * np.isfinite(x).sum())
+            assert (line.get_marker() == ".", line.get_label()) == (i == 1, f"${names[i]}$")
+
+
+def test_what_cannot_be_drawn_says_what_to_select():
+    for draw, sigmas, at, said in (
+        (fig2, [0.3, 0.4], {"sgima": 1}, "not vary sgima; it varies branch, tokens.sigma, alpha."),
+        (fig2, [0.3, 0.3000001], {}, "0.3, 0.3000001, as --at tokens.sigma=0.3 (at={'tokens.sigma': 0.3})."),
+        (fig9, [0.1 * i for i in range(1, 16)], {}, "0.9, 1, ..., 1.5: select at most"),
+    ):
+        with pytest.raises(ap.errors.DatasetError, match=re.escape(said)):
+            draw(grid({"tokens.sigma": sigmas}), at=at)
+
+
 # --- values of a field side by side, and published and other runs -----------------------------------------------------
 
 
@@ -257,3 +289,40 @@ def test_the_map_of_the_ratio_is_of_the_best_branch_and_beside_what_could_be_kno
     np.testing.assert_allclose(mesh(figure, 0)[0][:, :2], np.log10(ratios), rtol=1e-9)
     assert np.ma.getmaskarray(np.ma.masked_invalid(mesh(figure, 0)[0]))[:, 2].all()  # over nothing
     np.testing.assert_allclose(mesh(figure, 1)[0], [[0.2, 0.6, 1.0]] * 2)
+
+
+def test_edges_and_transitions_lie_over_the_map_of_the_ratio():
+    alphas, strengths = [0.2, 0.4, 0.6, 0.9], [0.01, 0.1, 0.2]
+    theory, limit = grid({"regularizer.strength": strengths}, alphas), limit_of(alphas)
+    theory["linear_test_error"][...], theory["test_error"][...], theory["training_loss"][...] = 0.05, 0.2, 0.05
+    limit["recovered"].loc[{"alpha": 0.9}] = 1  # something is known from between 0.2 and 0.4 on
+    for i, places in enumerate([(0.3, 0.5), (0.7, 0.8), (5.0, 0.45)]):
+        for name, place in zip(("training_loss", "test_error"), places, strict=True):
+            theory[name].loc[{"branch": "semantic"}][{"strength": i}] = 0.05 + 0.01 * np.subtract(place, alphas)
+    ax: Any = gap_figure(theory, limit=limit).axes[0]
+    lines = {line.get_marker(): np.asarray(line.get_xydata()).T for line in ax.get_lines()}
+    np.testing.assert_allclose([*lines["."], *lines[""]], [[0.3, 0.7, np.nan], strengths, [0.5, 0.8, 0.45], strengths])
+    assert [(one.get_text(), *one.xy) for one in ax.texts] == [(r"$\alpha_c$", 0.7, 0.1), (r"$\alpha_l$", 0.8, 0.1)]
+    edges = [path for one in ax.collections if isinstance(one, ContourSet) for path in one.get_paths()]
+    np.testing.assert_allclose([np.unique(np.asarray(path.vertices)[:, 0]) for path in edges], [[0.3], [0.75]])
+
+
+def test_basins_are_in_the_plane_of_starts_with_the_shares_of_runs():
+    with pytest.warns(ap.errors.AttnphaseWarning):
+        base = ap.basins(ap.Problem().with_fields(FEW), [0.3], [0.3], [10], noise=0.1, until=1)
+    ds = stretched(base, {"omega": [0.2, 0.3], "scale": [0.5, 1.0], "angle": [10.0, 40.0, 80.0]})
+    ds["boundary"][:], ds["plateau"][:] = [[30.0, 45.0], [60.0, 0.0]], np.arange(12.0).reshape(2, 2, 3)
+    ds["positional_size"][:], ds["semantic_size"][:] = [[[0.9]], [[0.4]]], [[[0.1]], [[0.8]]]
+    drawn: Any = [[line.get_xydata() for line in ax.get_lines()] for ax in basins_figure(ds).axes]
+    plane, plateau = np.array(drawn).tolist()
+    np.testing.assert_allclose(plane, [[[0.4330127, 0.25], [0.5**0.5] * 2], [[0.25, 0.4330127], [1, 0]]])
+    assert plateau == [[[0.5, 1], [1, 4]], [[0.5, 7], [1, 10]]]  # at 40 degrees
+    pytest.importorskip("torch", reason="experiments need PyTorch")
+    place = (0.1, ["semantic=0.3,positional=0.6", "semantic=0.1"], 20, 4, "sgd")
+    runs = ap.simulate(ap.Problem.paper(omega=0.28), *place, learning_rate=0.1, test_samples=0)
+    runs["theta"].to_numpy().reshape(8, -1)[:] = np.reshape([0.3, 0.3, 0.3, 9, 0.5, 0.5, 0, 0], (8, 1))
+    runs["m"].to_numpy().reshape(8, -1)[:] = np.reshape([0.1, 0.2, -0.3, 0, 0.2, -0.2, 0.1, 0.1], (8, 1))
+    runs["status"][{"start": 0, "seed": 3}] = 4  # the ends of the theory are 0.4 of m and 0.8 of theta
+    ax: Any = basins_figure(ds, runs).axes[0]
+    squares = [line.get_xydata().ravel().tolist() for line in ax.get_lines() if line.get_marker() == "s"]
+    assert (squares, [text.get_text() for text in ax.texts]) == ([[0.6, 0.3], [0.0, 0.1]], ["33%", "50%"])
