@@ -6,6 +6,7 @@ Not public: maps whose minima a test changes, and rules by their orders; `solve`
 import re
 from dataclasses import replace
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ import attnphase as ap
 from attnphase.fixed_points.measuring import gauges_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.setting import Setting
-from attnphase.fixed_points.solver import _decays
+from attnphase.fixed_points.solver import _decays, _is_lower
 from attnphase.fixed_points.traced import _sought
 from attnphase.integration.kinds import Automatic
 from attnphase.integration.refinement import Refinement
@@ -25,6 +26,7 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import kernels_for
 from attnphase.processes.progress import ProgressLine, silent
 from attnphase.solvers.iteration import FixedPoint, Status
+from attnphase.state_evolution.branches import ERRORS, Identity
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
@@ -251,6 +253,16 @@ def test_a_start_that_no_fields_can_have_is_refused():
     start = initial_overlaps(FEW, "semantic")
     with pytest.raises(ValueError, match="positive semidefinite joint covariance"):
         ap.solve(FEW, 1.6, start=replace(start, theta=2 * start.theta), settings=SETTINGS)
+
+
+@pytest.mark.parametrize(("share", "lower"), [(1.1, True), (0.9, False)])
+def test_a_loss_is_lower_beyond_the_errors_of_both_points(share, lower):
+    def point(loss: float, error: float, **more: Any) -> Any:
+        return SimpleNamespace(values={"training_loss": loss}, errors={"training_loss": error}, **more)
+
+    other = point(0.1 + share * ERRORS * 0.005, 0.004, status=Status.converged, on_branch=Identity.on_branch)
+    solved: Any = SimpleNamespace(measured=point(0.1, 0.003))
+    assert bool(_is_lower(solved, other)) is lower
 
 
 def test_a_line_of_progress_ends_with_the_seconds_since_it_began():

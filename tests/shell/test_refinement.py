@@ -172,15 +172,15 @@ def test_points_that_violate_identities_make_no_boundary(solved):
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
-@pytest.mark.parametrize(("name", "value"), [("status", 1), ("identities", VIOLATED), ("on_branch", 1), ("on_branch", 2)])
-def test_a_doubtful_point_of_either_branch_makes_no_boundary(branch, name, value):
+@pytest.mark.parametrize("doubt", [("status", 1), ("identities", VIOLATED), ("on_branch", 1), ("on_branch", 2)])
+def test_a_doubtful_point_of_either_branch_makes_no_boundary(branch, doubt):
     def falls(branch, alpha, **_):
         return 0.03 * (1.4 - alpha) if branch == "semantic" else 0.0
 
     ds = points({}, [1.0, 2.0], training_loss=falls, test_error=falls, linear_test_error=0.0)
     whole = with_boundaries(ds)
     assert (float(whole["alpha_c"]), float(whole["alpha_l"])) == pytest.approx((1.4, 1.4))
-    ds[name].loc[{"branch": branch, "alpha": 2.0}] = value
+    ds[doubt[0]].loc[{"branch": branch, "alpha": 2.0}] = doubt[1]
     found = with_boundaries(ds)
     assert bool(found["alpha_c"].isnull())
     assert bool(found["alpha_l"].isnull()) is (branch == "semantic")

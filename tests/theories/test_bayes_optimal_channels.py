@@ -18,7 +18,7 @@ from scipy.stats import ncx2, norm
 import attnphase as ap
 from attnphase.facts.labels import FieldLaws, LabelFacts
 from attnphase.integration.rules import sobol
-from attnphase.theories.bayes_optimal import fibres
+from attnphase.theories.bayes_optimal import fibres, specialisation
 from attnphase.theories.bayes_optimal.channel import Fields, Preimages, Signs, draw_sets
 from attnphase.theories.bayes_optimal.crossing import AllKnown, Branches, PointAtShare, crossing
 from attnphase.theories.bayes_optimal.importance import Noisy
@@ -27,7 +27,7 @@ from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.one_sign import SignSums
 from attnphase.theories.bayes_optimal.readout import SignError
 from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
-from attnphase.theories.bayes_optimal.specialisation import Sector, growth
+from attnphase.theories.bayes_optimal.specialisation import Growth, Sector, growth
 from attnphase.theories.bayes_optimal.symmetries import all_rotations, column_images, turns
 from attnphase.theories.bayes_optimal.thresholds import _weak_recovery
 from attnphase.theories.bayes_optimal.two_points import TwoPoints
@@ -213,6 +213,28 @@ def squared_length_by_quadrature(V: float, q: float, noise: float) -> float:
         told = both @ along / np.maximum(chance, 1e-200) - length
         total += weight * (chance * told**2).sum() * (y[1] - y[0])
     return total
+
+
+def test_the_error_of_a_first_instability_is_the_scatter_of_points_and_of_their_growth(monkeypatch):
+    """Replicates whose alpha at a share and growth at an alpha differ: each has its own crossing."""
+    random = np.random.default_rng(6)
+    shifts, lifts = 3e-4 * random.normal(size=16), 1e-3 * random.normal(size=16)
+
+    def at_share(_, share, V):
+        return SimpleNamespace(share=share, alpha=2 + share, alphas=2 + share + shifts, V=np.array([share]))
+
+    def grown(_, alpha, V, sector):
+        value = 0.7 + 1.7 * (alpha - 2)
+        return Growth(value, value + lifts, 4e-4)
+
+    monkeypatch.setattr(specialisation, "growth", grown)
+    curve, whole = (at_share(None, share, None) for share in np.linspace(0.02, 0.6, 40)), SimpleNamespace(reach=0.9)
+    arguments: Any = (None, None, curve, at_share, whole)
+    found = specialisation.first_instability(*arguments)
+    assert found is not None
+    assert found[0] == pytest.approx(2 + 0.3 / 1.7, rel=1e-9)
+    scatter = (shifts - lifts / 1.7).std(ddof=1) / 4
+    assert found[1] == pytest.approx(np.hypot(scatter, 4e-4 / 1.7), rel=1e-6)
 
 
 @pytest.mark.slow
