@@ -1,4 +1,7 @@
-"""One-pass SGD: the noise of its labels, and its trajectories beside the closed equations."""
+"""One-pass SGD: its samples, the noise of its labels, and its trajectories beside the closed equations.
+
+Not public: which samples a run has seen.
+"""
 
 from typing import Any
 
@@ -10,6 +13,7 @@ from scipy.special import ndtr
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
+from attnphase.experiments import one_pass
 
 PAPER = ap.Problem.paper(omega=0.3)
 START = "semantic=0.4,positional=0.3,noise=0.5"
@@ -40,6 +44,22 @@ def test_runs_make_steps_of_batches_and_report_the_risk_of_fresh_samples():
     assert np.isnan(whole.linear_test_error).all()
     # without a constant: half of L times the test error, and the decay
     np.testing.assert_allclose(whole.training_loss, whole.test_error + 0.01 / 2 * whole.weight_norm, rtol=1e-12)
+
+
+def test_no_sample_is_seen_twice(monkeypatch):
+    """Not of a run, whose 900 samples are drawn in four blocks, and not of three runs."""
+    right, drawn = one_pass.draw_samples, []
+
+    def noted(*arguments: Any) -> Any:
+        samples = right(*arguments)
+        drawn.append(samples.tokens.numpy().reshape(3, -1, 60).copy())  # of runs, the two tokens of samples
+        return samples
+
+    monkeypatch.setattr(one_pass, "draw_samples", noted)
+    run(PAPER, alpha=30.0)
+    assert len(drawn) == 4
+    seen = np.concatenate(drawn, axis=1).reshape(-1, 60)
+    assert len(np.unique(seen, axis=0)) == len(seen) >= 3 * 900
 
 
 def test_steps_see_the_noise_of_labels_and_test_errors_do_not():
