@@ -79,7 +79,9 @@ def _deviations(old: Number, one: Number) -> Iterator[str]:
     allowed = ERRORS * np.hypot(old.error, one.error) if stated else UNSTATED * abs(old.value)
     if not abs(one.value - old.value) <= allowed + least:
         yield f"{old.name} was {old.value:.9g} +- {old.error:.1g}, and is {one.value:.9g} +- {one.error:.1g}"
-    if stated and one.error > GROWTH * old.error + least:
+    # the error of an identity that was not checked, since its sides are as good as zero, is one of rounding
+    checked = not old.name.startswith("violation_") or ERRORS * old.error < 1
+    if stated and checked and one.error > GROWTH * old.error + least:
         yield f"the error of {old.name} was {old.error:.2g}, and is {one.error:.2g}"
     if np.isnan(one.error) != np.isnan(old.error):
         yield f"the error of {old.name} was {old.error:.2g}, and is {one.error:.2g}"
