@@ -77,6 +77,8 @@ def _deviations(old: Number, one: Number) -> Iterator[str]:
     least = TOLERANCE * max(abs(old.value), 1.0)
     stated = not (np.isnan(old.error) or np.isnan(one.error))
     allowed = ERRORS * np.hypot(old.error, one.error) if stated else UNSTATED * abs(old.value)
+    if not stated and min(abs(old.value), abs(one.value)) > 1 / TOLERANCE:
+        return  # one over an unknown share that is smaller than the tolerance, as where all is known
     if not abs(one.value - old.value) <= allowed + least:
         yield f"{old.name} was {old.value:.9g} +- {old.error:.1g}, and is {one.value:.9g} +- {one.error:.1g}"
     # the error of an identity that was not checked, since its sides are as good as zero, is one of rounding
