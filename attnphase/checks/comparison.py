@@ -19,24 +19,22 @@ from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.checks.alignment import Frame
 from attnphase.checks.deviations import Limit, Measured
-from attnphase.checks.matching import at_problem, point_at, problem_of_runs
+from attnphase.checks.matching import at_problem, left_out, point_at, problem_of_runs
 from attnphase.checks.posterior import RunsOwnFrame, branches_of_limit
 from attnphase.checks.trajectories import compare_trajectories
-from attnphase.data.reading import problem_of
+from attnphase.data.reading import counted, problem_of
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.validate import validate_kind
-from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.starts import has_directions
 
-__all__ = ["COUNTED", "Comparison", "Quantity", "compare"]
+__all__ = ["Comparison", "Quantity", "compare"]
 
 _LARGEST = 1e100
 _ROUNDING = 1e-12  # relative to the largest entry
-COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
 
 
 @dataclass(frozen=True)
@@ -257,20 +255,9 @@ def compare(
         for alpha in experiment["alpha"].to_numpy().tolist():
             point = point_at(theory, start, alpha)
             runs = experiment.sel(start=start, alpha=alpha)
-            excluded += _excluded(runs, start, alpha)
+            excluded += left_out(runs, start, alpha)
             quantities += _quantities(point, runs, frame, names, start, alpha, excluded)
     return Comparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
-
-
-def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
-    for d in runs["dimension"].to_numpy().tolist():
-        status = runs["status"].sel(dimension=d).to_numpy().tolist()
-        lost = [RunStatus(s).name for s in status if s not in COUNTED]
-        late = [RunStatus(s).name for s in status if s in (RunStatus.step_limit, RunStatus.unsettled)]
-        for names, verb in ((lost, "not counted"), (late, "counted, though not converged")):
-            if names:
-                kinds = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
-                yield f"{start}, alpha = {alpha:g}, d = {d}: of {len(status)} runs {kinds}: {verb}."
 
 
 def _quantities(
@@ -290,7 +277,7 @@ def _quantities(
     samples: list[dict[str, Array]] = []
     for d in dimensions:
         here = runs.sel(dimension=d).transpose("seed", ...)
-        here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
+        here = here.isel(seed=np.flatnonzero(counted(here).to_numpy()))
         _check_sizes(here, names, f"the runs of {start}, alpha = {alpha:g}, d = {d}")
         samples.append({name: here[name].to_numpy() for name in scalars} | frame.aligned(point, here))
     status = Status(int(point["status"])).name

@@ -1,4 +1,4 @@
-"""The part of a theory that an experiment is compared with: its problem, its branch, its sample complexity."""
+"""What is compared: the part of a theory that belongs to an experiment, and the runs that count."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.reading import problem_of, whole_dict
-from attnphase.data.variables import NOT_COMPUTED
+from attnphase.data.reading import counted, problem_of, whole_dict
+from attnphase.data.variables import NOT_COMPUTED, RunStatus
 from attnphase.errors import CompareError
 from attnphase.problem.canonical import with_formulas
 from attnphase.problem.entries import get, put, with_shares
 from attnphase.problem.problem import Problem
 from attnphase.problem.tables import RELATIVE_TOLERANCE
 
-__all__ = ["at_problem", "point_at", "problem_of_runs"]
+__all__ = ["at_problem", "left_out", "point_at", "problem_of_runs"]
 
 
 def problem_of_runs(experiment: xr.Dataset, given: Problem | None) -> Problem:
@@ -115,3 +115,16 @@ def _equal(a: object, b: object) -> bool:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.array_equal(np.asarray(a), np.asarray(b))
     return a == b
+
+
+def left_out(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
+    """Sentences about runs of one start and alpha that are not counted, or have not converged."""
+    for d in runs["dimension"].to_numpy().tolist():
+        here = runs.sel(dimension=d)
+        status, kept = (one.to_numpy().tolist() for one in (here["status"], counted(here)))
+        lost = [RunStatus(s).name for s, own in zip(status, kept, strict=True) if not own]
+        late = [RunStatus(s).name for s in status if s in (RunStatus.step_limit, RunStatus.unsettled)]
+        for names, verb in ((lost, "not counted"), (late, "counted, though not converged")):
+            if names:
+                kinds = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+                yield f"{start}, alpha = {alpha:g}, d = {d}: of {len(status)} runs {kinds}: {verb}."

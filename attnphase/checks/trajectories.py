@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
+from itertools import count, groupby
 
 import numpy as np
 import xarray as xr
@@ -18,9 +18,10 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.checks.deviations import Limit, Measured
+from attnphase.checks.matching import left_out
 from attnphase.data.build import by_cluster
+from attnphase.data.reading import counted
 from attnphase.data.text import Table, format_value, json_text, wrapped
-from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Advance, Callback, uncounted
@@ -35,11 +36,12 @@ _NAMES = ("q", "m", "theta", "population_risk", "test_error")
 
 @dataclass(frozen=True)
 class TrajectoryQuantity:
-    """One number of the theory along the runs of one start at one dimension.
+    """One number of the theory along the runs of one start, sample complexity and dimension.
 
     Attributes
     ----------
     start : str
+    alpha : float
     dimension : int
     runs : int
     name : str
@@ -53,6 +55,7 @@ class TrajectoryQuantity:
     """
 
     start: str
+    alpha: float
     dimension: int
     runs: int
     name: str
@@ -109,11 +112,13 @@ class TrajectoryComparison:
     def fits(self) -> dict[tuple[str, str], Limit]:
         """By start and quantity, where there are several dimensions: ``a + b/d`` of the difference from own starts.
 
-        At the end of the trajectories; its z is that of a, which is zero where the theory holds.
+        At the end of the trajectories of largest alpha, of which others are beginnings; its z is that of a, which is
+        zero where the theory holds.
         """
         found: dict[tuple[str, str], Limit] = {}
+        largest = max((q.alpha for q in self.quantities), default=0.0)
         for key in dict.fromkeys((q.start, q.name) for q in self.quantities):
-            ends = [q for q in self.quantities if (q.start, q.name) == key]
+            ends = [q for q in self.quantities if (q.start, q.name, q.alpha) == (*key, largest)]
             rows = [Measured(q.dimension, q.runs, q.own[-1], q.own_stderr[-1], q.own[-1], q.own_z[-1]) for q in ends]
             same_end = max(q.times[-1] for q in ends) - min(q.times[-1] for q in ends) < 0.5
             fit = Limit.of(rows, 0.0, 0.0) if same_end else None
@@ -138,11 +143,11 @@ class TrajectoryComparison:
         return self.worst <= limit
 
     def text(self, width: int | None = None) -> str:
-        """A table for every start, dimension and time: the ends of trajectories, and the worst deviation on the way."""
+        """A table for every start, alpha and dimension: the ends of trajectories, the worst deviation on the way."""
         lines: list[str] = []
-        for key in dict.fromkeys((q.start, q.dimension, q.runs, q.times[-1]) for q in self.quantities):
-            block = [q for q in self.quantities if (q.start, q.dimension, q.runs, q.times[-1]) == key]
-            head = f"{key[0]}, d = {key[1]}, {key[2]} runs, time {key[3]:g}"
+        for (start, alpha, d), group in groupby(self.quantities, key=lambda q: (q.start, q.alpha, q.dimension)):
+            block = [*group]
+            head = f"{start}, alpha = {alpha:g}, d = {d}, {block[0].runs} runs, time {block[0].times[-1]:g}"
             lines += ["", wrapped(head, width), _table(block).text(width)]
         fits = self.fits
         if fits:
@@ -234,14 +239,12 @@ def compare_trajectories(
     for start in map(str, experiment["start"].to_numpy()):
         if start not in theories["start"].to_numpy().tolist():
             raise CompareError(f'the theory has no start "{start}", where the experiment starts: follow it too.')
-        for d in experiment["dimension"].to_numpy().tolist():
-            for alpha in experiment["alpha"].to_numpy().tolist():
+        for alpha in experiment["alpha"].to_numpy().tolist():
+            excluded += left_out(experiment.sel(start=start, alpha=alpha), start, alpha)
+            for d in experiment["dimension"].to_numpy().tolist():
                 callback(f"{start}, d = {d}")
                 runs = experiment.sel(start=start, dimension=d, alpha=alpha).transpose("seed", ...)
-                bad = np.flatnonzero((runs["status"] == RunStatus.diverged).to_numpy())
-                if bad.size:
-                    excluded.append(f"{start}, d = {d}: {bad.size} runs diverged: not counted.")
-                runs = runs.isel(seed=np.setdiff1d(np.arange(runs.sizes["seed"]), bad))
+                runs = runs.isel(seed=np.flatnonzero(counted(runs).to_numpy()))
                 if runs.sizes["seed"] > 1:
                     quantities += _quantities(theories.sel(start=start), runs, problem, followed)
     return TrajectoryComparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
@@ -281,7 +284,7 @@ def _quantities(
             here = (slice(None), slice(None), *index)
             label = f"{name}[{','.join(str(i + 1) for i in index)}]" if index else name
             yield _quantity(
-                (start, d, label),
+                (start, float(runs["alpha"]), d, label),
                 times,
                 limit[here[1:]],
                 np.abs(errors[here[1:]]),
@@ -291,10 +294,10 @@ def _quantities(
 
 
 def _quantity(
-    place: tuple[str, int, str], times: Array, limit: Array, error: Array, values: Array, own: Array
+    place: tuple[str, float, int, str], times: Array, limit: Array, error: Array, values: Array, own: Array
 ) -> TrajectoryQuantity:
     """From runs (S, T) and the theory of each."""
-    start, dimension, name = place
+    start, alpha, dimension, name = place
     count = len(values)
     mean, stderr = values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(count)
     rest = values - own
@@ -303,6 +306,7 @@ def _quantity(
     settled = shift_error > 1e-6 * np.abs(own).max()
     return TrajectoryQuantity(
         start,
+        alpha,
         dimension,
         count,
         name,

@@ -12,13 +12,25 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase.data.schemas import PROBLEM_ATTRIBUTES
+from attnphase.data.variable import RunStatus
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.problem.canonical import with_formulas
 from attnphase.problem.entries import put, with_shares
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.problem.schema import as_whole_dict, sections
 
-__all__ = ["is_refined", "overlap_size", "problem_of", "spacing", "told_problem", "whole_dict", "whole_problem"]
+__all__ = [
+    "counted",
+    "is_refined",
+    "overlap_size",
+    "problem_of",
+    "spacing",
+    "told_problem",
+    "whole_dict",
+    "whole_problem",
+]
+
+_COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
 
 
 def problem_of(ds: xr.Dataset) -> DataProblem:
@@ -78,6 +90,11 @@ def is_refined(ds: xr.Dataset) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(told, dict) and told.get("refine") is True
+
+
+def counted(runs: xr.Dataset) -> xr.DataArray:
+    """Which runs belong into means: not those that diverged, of which the last finite weights were measured."""
+    return runs["status"].isin(_COUNTED)
 
 
 def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:

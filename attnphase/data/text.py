@@ -364,7 +364,7 @@ def runs_table(ds: xr.Dataset) -> Table:
         counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in variables.RunStatus if s in statuses)
         row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
         for values in (column.isel(place).to_numpy() for column in columns.values()):
-            values = values[here["status"].to_numpy() != variables.RunStatus.diverged]
+            values = values[reading.counted(here).to_numpy()]
             error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
             row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
         rows.append((*row, f"{float(here['gradient_norm'].max()):.1e}", counts))

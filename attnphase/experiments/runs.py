@@ -38,17 +38,16 @@ from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.threads import threads_for_runs
 from attnphase.experiments.training import Trained, record_stride, train
 from attnphase.kernels.compiler import sample_kernels_for, tell_if_compiling
-from attnphase.kernels.key import own_functions
 from attnphase.kernels.torch.device import callers_torch_set_aside, device_of
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.processes.interruption import Asked, interruptions_deferred
 from attnphase.processes.progress import progress_line
+from attnphase.sweeps.kept import task_of
 from attnphase.theories.bayes_optimal.dataset import from_posterior_runs
 from attnphase.theories.bayes_optimal.message_passing import check_passing
 from attnphase.theories.bayes_optimal.model import PosteriorModel, model_of
 from attnphase.theories.bayes_optimal.variables import POSTERIOR_VARIABLES
-from attnphase.version import __version__
 
 __all__ = ["run_plan"]
 
@@ -73,9 +72,8 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
         loss = LocalLoss(problem, device_of(plan.device), TORCH_DTYPES[plan.dtype])
         if loss.device.type == "cpu":
             compile_passes()
-    task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": plan.dtype}
-    task |= {"test_samples": plan.test_samples, "device": loss.device.type, "version": __version__}
-    task["source of functions"] = own_functions(problem)
+    task = task_of(problem, grid=grid.task(), settings=asdict(settings), dtype=plan.dtype)
+    task |= {"test_samples": plan.test_samples, "device": loss.device.type}
     kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)
     if kept.load():
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=4)

@@ -14,9 +14,9 @@ import xarray as xr
 
 from attnphase.arrays import Array
 from attnphase.data.absence import absent, undecided
-from attnphase.data.reading import overlap_size, problem_of
+from attnphase.data.reading import counted, overlap_size, problem_of
 from attnphase.data.trust import asymmetric, violated
-from attnphase.data.variables import NOT_COMPUTED, RunStatus
+from attnphase.data.variables import NOT_COMPUTED
 from attnphase.solvers.iteration import Status
 
 __all__ = ["DOUBTS", "Axis", "Line", "Quantity", "Table", "lines_of", "table_of"]
@@ -130,7 +130,7 @@ def table_of(ds: xr.Dataset) -> Table:
         ds = _of_first_token(ds)
     if "seed" in ds.dims:
         measured = [name for name in ds.data_vars if "seed" in ds[name].dims and ds[name].dtype.kind == "f"]
-        ds = ds.assign(ds[measured].where(ds["status"] != RunStatus.diverged))
+        ds = ds.assign(ds[measured].where(counted(ds)))
     quantities = [_quantity(ds, str(name)) for name in ds.data_vars if not str(name).endswith("_stderr")]
     if kind == "points":
         quantities.append(_doubt(ds))

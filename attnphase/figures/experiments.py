@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 
 from attnphase import arguments
 from attnphase.checks.comparison import Comparison, Quantity
-from attnphase.data.reading import overlap_size
-from attnphase.data.variables import RunStatus
+from attnphase.data.reading import counted, overlap_size
 from attnphase.errors import DatasetError
 from attnphase.figures.selection import both_branches, check_dataset, need_dimensions, vary_only
 from attnphase.figures.style import COLOURS, MARKERS, STYLE, draw_contour, draw_map, panels, size_symbol_of, symbol_of
@@ -106,7 +105,7 @@ def grid_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
     both_branches(theory)
     both_branches(runs, "start")
     runs = runs.isel(dimension=-1)
-    mean = runs["training_loss"].where(runs["status"] != RunStatus.diverged).mean("seed")
+    mean = runs["training_loss"].where(counted(runs)).mean("seed")
     measured = mean.sel(start="semantic") - mean.sel(start="positional")
     expected = theory["training_loss"].sel(branch="semantic") - theory["training_loss"].sel(branch="positional")
     unsettled = (theory["status"] != Status.converged).any("branch")
@@ -156,8 +155,7 @@ def scatter_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
         ax = figure.subplots()
         for start in map(str, runs["start"].to_numpy()):
             chosen = runs.sel(start=start)
-            chosen = chosen.where(chosen["status"] != RunStatus.diverged)
-            m, theta = overlap_size(chosen, "m").to_numpy().ravel(), overlap_size(chosen, "theta").to_numpy().ravel()
+            m, theta = (overlap_size(chosen, name).where(counted(chosen)).to_numpy().ravel() for name in ("m", "theta"))
             ax.plot(m, theta, ls="", marker=".", ms=4, alpha=0.5, color=COLOURS[start], label=f"runs, {start} start")
         for branch in map(str, theory["branch"].to_numpy()):
             point = theory.sel(branch=branch).squeeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -12,9 +13,8 @@ from matplotlib.figure import Figure
 from attnphase import arguments
 from attnphase.checks.comparison import Comparison
 from attnphase.checks.trajectories import TrajectoryComparison
-from attnphase.data.reading import overlap_size, problem_of
+from attnphase.data.reading import counted, overlap_size, problem_of
 from attnphase.data.validate import validate_kind
-from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError
 from attnphase.figures.style import STYLE, panels
 from attnphase.state_evolution.sizes import Sizes
@@ -95,7 +95,7 @@ def _draw_runs(ax: Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
     for start, sizes in starts_of(runs).items():
         here = runs.sel(start=start) if "start" in runs.dims else runs
         parts = {name: overlap_size(here, name) / max(end, 1e-12) for name, end in ends.items()}
-        semantic = (parts["theta"] > parts["m"]).where(here["status"] != RunStatus.diverged)
+        semantic = (parts["theta"] > parts["m"]).where(counted(here))
         share = float(semantic.mean())
         ax.plot(sizes.positional, sizes.semantic, "s", color=mpl.colormaps["coolwarm"](share), markeredgecolor="black")
         ax.annotate(f"{share:.0%}", (sizes.positional, sizes.semantic), (5, 3), textcoords="offset points", size=7)
@@ -125,13 +125,14 @@ def trajectory_figure(comparison: Comparison | TrajectoryComparison) -> Figure:
         for ax, name in zip(axes, names, strict=True):
             chosen = [q for q in comparison.quantities if q.name == name]
             starts = list(dict.fromkeys(q.start for q in chosen))
-            for start, line in zip(starts, ("-", "--", ":", "-.") * len(starts), strict=False):
+            for start, line in zip(starts, cycle(("-", "--", ":", "-.")), strict=False):
+                own = [q for q in chosen if q.start == start]
                 words = f", {start}" if len(starts) > 1 else ""
-                finest = max((q for q in chosen if q.start == start), key=lambda q: len(q.times))
+                finest = max(own, key=lambda q: len(q.times))
                 ax.plot(finest.times, finest.theory, line, color="black", linewidth=1, label=f"theory{words}")
-            for i, q in enumerate(chosen):
-                label = f"d = {q.dimension}" + (f", {q.start}" if len(starts) > 1 else "")
-                ax.errorbar(q.times, q.value, q.stderr, fmt="o", markersize=3, color=f"C{i}", label=label)
+                for q in own:
+                    label = f"d = {q.dimension}{words}"
+                    ax.errorbar(q.times, q.value, q.stderr, fmt="o", markersize=3, label=label)
             ax.set(xlabel=r"steps / d", title=name)
         axes[0].legend(fontsize="x-small")
     return figure

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import sys
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +13,7 @@ from attnphase.problem.own_functions import printed_scores
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 
-__all__ = ["ModelKey", "model_numbers", "own_functions", "trained_places"]
+__all__ = ["ModelKey", "model_numbers", "trained_places"]
 
 
 @dataclass(frozen=True)
@@ -75,19 +71,6 @@ class ModelKey:
     def model(self) -> Any:
         """The symbolic model (imports SymPy)."""
         return LOSSES[self.loss].model(self)
-
-
-def own_functions(problem: Problem) -> str:
-    """What the functions are that a problem has by name only, for keys of kept numbers; empty if there is none."""
-    prox = problem.regularizer.prox
-    return ModelKey.of(problem).functions + ("" if prox is None else _module_hash(prox.partition(":")[0]))
-
-
-@lru_cache
-def _module_hash(name: str) -> str:
-    """Of the source of a module of the user's own, which making the problem has imported."""
-    path = getattr(sys.modules.get(name), "__file__", None)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
 def model_numbers(problem: Problem) -> Array:

@@ -9,8 +9,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.checks.comparison import COUNTED
 from attnphase.checks.deviations import Measured
+from attnphase.data.reading import counted
 from attnphase.data.text import Table, wrapped
 
 __all__ = ["ends_text", "nearest_branch"]
@@ -85,7 +85,7 @@ def ends_text(theory: xr.Dataset, runs: xr.Dataset, width: int | None = None) ->
             points = theory.sel(branch=branches).sel(alpha=alpha, method="nearest")
             for d in runs["dimension"].to_numpy().tolist():
                 here = runs.sel(start=start, alpha=alpha, dimension=d)
-                here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
+                here = here.isel(seed=np.flatnonzero(counted(here).to_numpy()))
                 ends = nearest_branch(points, here)
                 if not ends.any():
                     continue

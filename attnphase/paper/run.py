@@ -16,9 +16,8 @@ import xarray as xr
 
 from attnphase.checks.comparison import Comparison, compare
 from attnphase.data.files import save_dataset
-from attnphase.data.reading import overlap_size
+from attnphase.data.reading import counted, overlap_size
 from attnphase.data.text import Table, wrapped
-from attnphase.data.variables import RunStatus
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
 from attnphase.files.writing import write_file
@@ -207,12 +206,11 @@ def basins(theory: xr.Dataset, runs: xr.Dataset) -> dict[str, float]:
 
 
 def _basin_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
-    kept = (runs["status"] != RunStatus.diverged).squeeze(["start", "dimension", "alpha"]).to_numpy()
-    runs, lost = runs.isel(seed=kept), np.count_nonzero(~kept)
-    count = np.count_nonzero(kept)
+    kept = counted(runs).squeeze(["start", "dimension", "alpha"]).to_numpy()
+    count, lost = np.count_nonzero(kept), np.count_nonzero(~kept)
     if not count:
         return f"all {lost} runs diverged."
-    diverged = f", without {lost} that diverged" if lost else ""
+    runs, diverged = runs.isel(seed=kept), f", without {lost} that diverged" if lost else ""
     lines = [f"{count} runs{diverged}; share that reached each minimum:"]
     for name, share in basins(theory, runs).items():
         error = math.sqrt(share * (1 - share) / count)
@@ -227,7 +225,7 @@ def _basin_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
 def _grid_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
     """On how much of the grid runs and theory agree which minimum is lower."""
     last = runs.isel(dimension=-1)
-    mean = last["training_loss"].where(last["status"] != RunStatus.diverged).mean("seed")
+    mean = last["training_loss"].where(counted(last)).mean("seed")
     measured = mean.sel(start="semantic") - mean.sel(start="positional")
     expected = theory["training_loss"].sel(branch="semantic") - theory["training_loss"].sel(branch="positional")
     measured, expected = measured.transpose("omega", "alpha"), expected.transpose("omega", "alpha")
@@ -271,7 +269,7 @@ def published_table(name: str, runs: xr.Dataset, width: int | None = None) -> st
         here = runs.sel(start=str(row["start"]), dimension=d).isel(alpha=int(np.flatnonzero(near)[0]))
         for quantity in ("test_error", "training_loss", "m", "theta"):
             values = overlap_size(here, quantity) if quantity in ("m", "theta") else here[quantity]
-            values = values.to_numpy()[here["status"].to_numpy() != RunStatus.diverged]
+            values = values.to_numpy()[counted(here).to_numpy()]
             mean, spread = values.mean(), values.std(ddof=1)
             theirs = float(row[f"{quantity}_sd"]) if f"{quantity}_sd" in names else spread
             error = math.hypot(spread / math.sqrt(len(values)), theirs / math.sqrt(count))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,30 @@ import filelock
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import CheckpointKind
+from attnphase.kernels.key import ModelKey
+from attnphase.problem.problem import Problem
+from attnphase.version import __version__
 
-__all__ = ["KeptRows", "checkpoint_for_us"]
+__all__ = ["KeptRows", "checkpoint_for_us", "own_functions", "task_of"]
+
+
+def task_of(problem: Problem, **asked: Any) -> dict[str, Any]:
+    """What kept numbers depend on: a problem with its functions, what is asked, and the version."""
+    functions = own_functions(problem)
+    return {"problem": problem.to_toml(), "source of functions": functions, "version": __version__} | asked
+
+
+def own_functions(problem: Problem) -> str:
+    """What the functions are that a problem has by name only; empty if there is none."""
+    prox = problem.regularizer.prox
+    return ModelKey.of(problem).functions + ("" if prox is None else _module_hash(prox.partition(":")[0]))
+
+
+@lru_cache
+def _module_hash(name: str) -> str:
+    """Of the source of a module of the user's own, which making the problem has imported."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.kernels.key import own_functions
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
+from attnphase.sweeps.kept import own_functions
 
 with loaded_on_use(__name__):
     from attnphase.data import build

@@ -159,7 +159,6 @@ def test_killed_and_shorter_commands_go_on_with_the_same_numbers(tmp_path):
         torch.testing.assert_close(one.stages[stage]["parameters"], other.stages[stage]["parameters"], rtol=0, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore:.*diverged")
 def test_runs_that_diverge_when_all_weights_are_free_end_with_code_one(tmp_path):
     sizes = ["--mechanism", "semantic", "--runs", "1", "--sequences", "60", "--quiet"]
     run("histogram", "train", *sizes, "--epochs", "1", "-o", tmp_path)

@@ -63,7 +63,7 @@ def test_trajectories_are_means_with_errors_beside_the_limit_and_drawn_so():
     runs["status"][{"start": 0, "seed": 1}] = 4
     found = ap.compare(theory, runs)
     assert isinstance(found, ap.interface.TrajectoryComparison)
-    assert found.excluded == (f"{OTHER}, d = 20: 1 runs diverged: not counted.",)
+    assert found.excluded == (f"{OTHER}, alpha = 3, d = 20: of 3 runs 1 diverged: not counted.",)
     quantities = {one.name: one for one in found.quantities if one.start == START}
     q, theory = quantities["q[1,1,1]"], theory.sel(start=START)
     values = runs["trajectory_q"].isel(start=1, dimension=0, alpha=0, token=0, row=0, col=0).to_numpy()[:, :7]
@@ -73,6 +73,7 @@ def test_trajectories_are_means_with_errors_beside_the_limit_and_drawn_so():
     np.testing.assert_allclose(q.theory, theory["q"][:, 0, 0, 0], rtol=1e-6)
     for ax, name in zip(ap.figures.trajectory_figure(found).axes, quantities, strict=False):
         assert ax.get_title() == name
-        np.testing.assert_allclose(np.asarray(ax.get_lines()[1].get_ydata(), dtype=float), quantities[name].theory)
+        (_, line) = (one for one in ax.get_lines() if one.get_color() == "black")
+        np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), quantities[name].theory)
         np.testing.assert_allclose(np.asarray(ax.containers[1][0].get_ydata(), dtype=float), quantities[name].value)
         assert len(ax.containers) == 2

@@ -65,18 +65,20 @@ def test_a_comparison_shows_means_fits_and_what_has_none():
 
 
 def test_trajectories_show_their_ends_and_fits_of_the_distance_from_their_own_theory():
-    """a = (0.12 - 0.08) / 3, b = 0.05 / 0.0075; errors 0.05 sqrt(2) / 7.5 and sqrt(0.02^2 + 0.005^2) / 0.0075."""
+    """Of alpha = 1.5, a = (0.12 - 0.08) / 3 and b = 0.05 / 0.0075.
+
+    Their errors are 0.05 sqrt(2) / 7.5 and sqrt(0.02^2 + 0.005^2) / 0.0075.
+    """
     far = [
-        TrajectoryQuantity("s", d, 4, "q", (1.5,), (0.5,), (0.52,), (0.01,), (-3, 2), (own,), (error,), (own / error,))
-        for d, own, error in ((100, 0.08, 0.02), (400, 0.03, 0.005))
+        TrajectoryQuantity("s", a, d, 4, "q", (t,), (0.5,), (0.52,), (0.01,), (-3, 2), (own,), (error,), (own / error,))
+        for a, d, t, own, error in ((1.5, 100, 1.5, 0.08, 0.02), (1.5, 400, 1.5, 0.03, 0.005), (1, 100, 1, 0.5, 0.1))
     ]
-    told, heads = (
-        TrajectoryComparison(PROBLEM, (*far,), (ERR,), *NONE),
-        "limit runs z worst z own start sqrt(d) scatter",
-    )
+    told = TrajectoryComparison(PROBLEM, (*far,), (ERR,), *NONE)
+    heads = "limit runs z worst z own start sqrt(d) scatter"
     assert [" ".join(line.split()) for line in str(told).splitlines() if line] == [
-        "s, d = 100, 4 runs, time 1.5", f"{heads} d shift", "q 0.5 0.520(10) +2.0 3.0 4.0 0.2 8(2)",
-        "s, d = 400, 4 runs, time 1.5", f"{heads} d shift", "q 0.5 0.520(10) +2.0 3.0 6.0 0.4 12(2)",
+        "s, alpha = 1.5, d = 100, 4 runs, time 1.5", f"{heads} d shift", "q 0.5 0.520(10) +2.0 3.0 4.0 0.2 8(2)",
+        "s, alpha = 1.5, d = 400, 4 runs, time 1.5", f"{heads} d shift", "q 0.5 0.520(10) +2.0 3.0 6.0 0.4 12(2)",
+        "s, alpha = 1, d = 100, 4 runs, time 1", f"{heads} d shift", "q 0.5 0.520(10) +2.0 3.0 5.0 0.2 50(10)",
         "difference from the theory of the runs' own starts at the end, a + b/d", "a z b", "q 0.013(9) +1.4 7(3)",
         ERR, "limits for large d: the worst deviates by 1.4 standard errors.",
     ]  # fmt: skip

@@ -13,13 +13,11 @@ import numpy as np
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import LIMITS
-from attnphase.kernels.key import own_functions
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
-from attnphase.sweeps.kept import KeptRows
+from attnphase.sweeps.kept import KeptRows, task_of
 from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start
 from attnphase.theories.bayes_optimal.thresholds import BayesOptimalThreshold
-from attnphase.version import __version__
 
 __all__ = ["GridPoint", "KeptPoints"]
 
@@ -57,9 +55,7 @@ class KeptPoints:
         DatasetError
             The file is damaged, belongs to other points, or holds points that would be lost.
         """
-        task = {"problem": problem.to_toml(), "channel": channel, "max_nodes": max_nodes, "version": __version__}
-        task["source of functions"] = own_functions(problem)
-        kept = KeptRows(path, task, LIMITS)
+        kept = KeptRows(path, task_of(problem, channel=channel, max_nodes=max_nodes), LIMITS)
         kept.load()
         asked = {_key(at) for at in grid}
         others = [at for at in kept.rows if at != _THRESHOLDS and at not in asked]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnphase.data.reading import counted
 from attnphase.data.text import Table, format_value
 from attnphase.data.variables import STATUS_MEANINGS, RunStatus
 from attnphase.theories.bayes_optimal.dataset import THRESHOLDS
@@ -50,7 +51,7 @@ def posterior_table(ds: xr.Dataset) -> Table:
         counts = ", ".join(f"{(statuses == s).sum()} {s.name}" for s in RunStatus if s in statuses)
         row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
         for name in names:
-            values = here[name].to_numpy()[statuses != RunStatus.diverged]
+            values = here[name].to_numpy()[counted(here).to_numpy()]
             error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
             row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
         rows.append((*row, f"{float(here['change'].max()):.1e}", str(int(here["steps"].max())), counts))

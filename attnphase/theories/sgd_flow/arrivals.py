@@ -10,12 +10,10 @@ from pathlib import Path
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import BASINS
-from attnphase.kernels.key import own_functions
 from attnphase.problem.problem import Problem
-from attnphase.sweeps.kept import KeptRows
+from attnphase.sweeps.kept import KeptRows, task_of
 from attnphase.theories.sgd_flow.planes import Arrival, Memory
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
-from attnphase.version import __version__
 
 __all__ = ["KeptArrivals"]
 
@@ -47,9 +45,7 @@ class KeptArrivals:
         DatasetError
             The file is damaged, or belongs to other basins.
         """
-        task = {"problem": problem.to_toml(), "noise": noise, "version": __version__} | asdict(settings)
-        task["source of functions"] = own_functions(problem)
-        kept = KeptRows(path, task, BASINS)
+        kept = KeptRows(path, task_of(problem, noise=noise, **asdict(settings)), BASINS)
         kept.load()
         others = sorted({tuple(json.loads(place)[:2]) for place in kept.rows} - set(planes))
         if others:
