@@ -122,7 +122,7 @@ def test_stated_errors_are_the_scatter_over_seeds():
         for seed in range(6)
     ]
     table = np.array([[float(ds[name].max()) for name in names] for ds in several])
-    # half of the inner points against all of them decides about that of the complexity, y^2 dF/dy: 0.15, or 0.31 without
+    # half of the inner points against all decides about that of the complexity, y^2 dF/dy: 0.15, and 0.31 without it
     for column, least, most in ((0, 0.45, 1.9), (2, 0.45, 1.9), (4, 0.45, 1.9), (6, 0.05, 0.22)):
         assert least < table[:, column].std(ddof=1) / np.sqrt((table[:, column + 1] ** 2).mean()) < most
 
