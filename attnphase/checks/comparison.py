@@ -140,7 +140,9 @@ class Comparison:
         if not known:
             return "no quantity has a standard error: run more than one seed."
         far = sum(abs(q.z) > 3 for q in known)
-        where = " in the limit of large d" if any(q.limit is not None for q in known) else ""
+        extrapolated = sum(q.limit is not None for q in known)
+        share = "" if extrapolated == len(known) else f", {extrapolated} of them"
+        where = f"{share} in the limit of large d" if extrapolated else ""
         counted = f"{len(known)} quantities compared{where}, {far} further than 3 standard errors"
         fewest = min(one.runs for q in known for one in q.measured if one.runs > 1)
         uncertain = f"with {fewest} runs, a standard error is itself uncertain by {1 / math.sqrt(2 * (fewest - 1)):.0%}"

@@ -119,6 +119,8 @@ class TrajectoryComparison:
         largest = max((q.alpha for q in self.quantities), default=0.0)
         for key in dict.fromkeys((q.start, q.name) for q in self.quantities):
             ends = [q for q in self.quantities if (q.start, q.name, q.alpha) == (*key, largest)]
+            if not ends:
+                continue
             rows = [Measured(q.dimension, q.runs, q.own[-1], q.own_stderr[-1], q.own[-1], q.own_z[-1]) for q in ends]
             same_end = max(q.times[-1] for q in ends) - min(q.times[-1] for q in ends) < 0.5
             fit = Limit.of(rows, 0.0, 0.0) if same_end else None
@@ -130,12 +132,15 @@ class TrajectoryComparison:
     def worst(self) -> float:
         """Largest deviation in standard errors; NaN if nothing has one.
 
-        Of what the fits have for large d; with one dimension, of the runs from the limit at any time.
+        Of what the fits have for large d; of starts without fits, of the runs from the limit at any time.
         """
-        fits = self.fits
-        if fits:
-            return _largest([fit.z for fit in fits.values()])
-        return _largest([quantity.worst for quantity in self.quantities])
+        return _largest([*(fit.z for fit in self.fits.values()), *(q.worst for q in self._without_fits)])
+
+    @property
+    def _without_fits(self) -> list[TrajectoryQuantity]:
+        """Those of starts that have no fit."""
+        fitted = {start for start, _ in self.fits}
+        return [q for q in self.quantities if q.start not in fitted]
 
     def within(self, limit: float = 3.0) -> bool:
         """Whether every deviation that is known is at most `limit` standard errors, and at least one is known."""
@@ -157,8 +162,10 @@ class TrajectoryComparison:
         if not self.quantities:
             end = "there are not two runs to compare."
         else:
-            what = "limits for large d" if fits else f"{len(self.quantities)} quantities at all times"
-            end = f"{what}: the worst deviates by {self.worst:.1f} standard errors."
+            rest = self._without_fits
+            whole = ["limits for large d"] if fits else []
+            whole += [f"{len(rest)} quantities at all times"] if rest else []
+            end = f"{' and '.join(whole)}: the worst deviates by {self.worst:.1f} standard errors."
         lines.append(wrapped(end, width))
         return "\n".join(lines).strip("\n")
 
@@ -247,6 +254,8 @@ def compare_trajectories(
                 runs = runs.isel(seed=np.flatnonzero(counted(runs).to_numpy()))
                 if runs.sizes["seed"] > 1:
                     quantities += _quantities(theories.sel(start=start), runs, problem, followed)
+                elif runs.sizes["seed"] == 1:
+                    excluded.append(f"{start}, alpha = {alpha:g}, d = {d}: one run has no standard error: left out.")
     return TrajectoryComparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
 
 

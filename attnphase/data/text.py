@@ -28,6 +28,7 @@ with loaded_on_use(__name__):
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.arrays import Array
     from attnphase.data.variable import Variable
     from attnphase.fixed_points.point import BranchPoint
     from attnphase.problem.problem import Problem
@@ -36,6 +37,8 @@ __all__ = [
     "Table",
     "curve_table",
     "entries_of",
+    "format_largest",
+    "format_mean",
     "format_value",
     "json_text",
     "pairs_text",
@@ -72,6 +75,17 @@ def terminal_width() -> int | None:
 
 
 # ------------------------------------------------------------------------------------------------------------ numbers
+
+
+def format_mean(values: Array) -> str:
+    """The mean of some runs with its standard error, as `format_value` has it; a dash for none."""
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return format_value(float(values.mean()), error) if len(values) else "–"
+
+
+def format_largest(values: Array) -> str:
+    """The largest of some runs' numbers, to two digits; a dash for none."""
+    return f"{float(values.max()):.1e}" if len(values) else "–"
 
 
 def format_value(value: float, error: float) -> str:
@@ -363,11 +377,9 @@ def runs_table(ds: xr.Dataset) -> Table:
         statuses = here["status"].to_numpy().tolist()
         counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in variables.RunStatus if s in statuses)
         row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
-        for values in (column.isel(place).to_numpy() for column in columns.values()):
-            values = values[reading.counted(here).to_numpy()]
-            error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
-        rows.append((*row, f"{float(here['gradient_norm'].max()):.1e}", counts))
+        kept = reading.counted(here).to_numpy()
+        row += [format_mean(column.isel(place).to_numpy()[kept]) for column in columns.values()]
+        rows.append((*row, format_largest(here["gradient_norm"].to_numpy()[kept]), counts))
     return Table(heads, tuple(rows), labels=3, left=(0, len(heads) - 1))
 
 

@@ -129,7 +129,7 @@ def table_of(ds: xr.Dataset) -> Table:
     if kind != "histogram":
         ds = _of_first_token(ds)
     if "seed" in ds.dims:
-        measured = [name for name in ds.data_vars if "seed" in ds[name].dims and ds[name].dtype.kind == "f"]
+        measured = [name for name in ds.data_vars if "seed" in ds[name].dims and "flag_meanings" not in ds[name].attrs]
         ds = ds.assign(ds[measured].where(counted(ds)))
     quantities = [_quantity(ds, str(name)) for name in ds.data_vars if not str(name).endswith("_stderr")]
     if kind == "points":

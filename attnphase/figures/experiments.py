@@ -52,11 +52,12 @@ def comparison_figure(comparison: Comparison) -> Figure:
     with mpl.rc_context(STYLE):
         figure, axes = panels(len(names))
         starts = list(dict.fromkeys(q.start for q in comparison.quantities))
+        largest = max(one.dimension for q in comparison.quantities for one in q.measured)
         for ax, name in zip(axes, names, strict=True):
             for i, start in enumerate(starts):
                 chosen = [q for q in comparison.quantities if (q.start, q.name) == (start, name)]
                 if over_alpha:
-                    _along_alpha(ax, chosen, comparison.theory)
+                    _along_alpha(ax, chosen, comparison.theory, largest)
                 elif chosen:
                     _along_dimension(ax, chosen[0], i - (len(starts) - 1) / 2)
             base, _, index = name.partition("[")
@@ -68,7 +69,6 @@ def comparison_figure(comparison: Comparison) -> Figure:
         for start in starts:
             handles.append((Line2D([], [], color=COLOURS[start], lw=1.3), f"{start}, theory"))
             marker = Line2D([], [], color=COLOURS[start], ls="", marker=MARKERS[start], ms=4)
-            largest = max(one.dimension for q in comparison.quantities for one in q.measured)
             suffix = f" ($d={largest}$)" if over_alpha else ""
             handles.append((marker, f"{start}, experiment{suffix}"))
         drawn, labels = zip(*handles, strict=True)
@@ -182,20 +182,21 @@ def _compared(quantities: tuple[Quantity, ...]) -> list[str]:
     return chosen[:6]
 
 
-def _along_alpha(ax: Axes, quantities: list[Quantity], theory: xr.Dataset) -> None:
-    """Means of the largest dimension, and the theory's line, which may have more sample complexities than the runs."""
+def _along_alpha(ax: Axes, quantities: list[Quantity], theory: xr.Dataset, dimension: int) -> None:
+    """Means of one dimension, and the theory's line, which may have more sample complexities than the runs."""
     line = sorted(quantities, key=lambda q: q.alpha)
     if not line:
         return
-    start, alphas = line[0].start, [q.alpha for q in line]
+    start = line[0].start
     name, _, index = line[0].name.partition("[")
     branch = (theory.sel(branch=start) if "branch" in theory.dims else theory).sortby("alpha")
     curve = branch[name].where(branch["status"] == Status.converged).transpose("alpha", ...)
     entry = [int(i) - 1 for i in index.rstrip("]").split(",") if i]
     ax.plot(curve["alpha"], curve.to_numpy()[(slice(None), *entry)], color=COLOURS[start], lw=1.3)
-    last = [q.measured[-1] for q in line]
+    shown = [(q.alpha, one.value, one.stderr) for q in line for one in q.measured if one.dimension == dimension]
+    alphas, values, errors = np.array(shown).reshape(-1, 3).T
     ax.errorbar(
-        alphas, [one.value for one in last], np.nan_to_num([one.stderr for one in last]), ls="",
+        alphas, values, np.nan_to_num(errors), ls="",
         marker=MARKERS[start], ms=3.5, mew=0.5, mec="white", color=COLOURS[start], elinewidth=0.8,
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,8 @@ def _draw_runs(ax: Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
         parts = {name: overlap_size(here, name) / max(end, 1e-12) for name, end in ends.items()}
         semantic = (parts["theta"] > parts["m"]).where(counted(here))
         share = float(semantic.mean())
+        if math.isnan(share):
+            continue  # no run is counted
         ax.plot(sizes.positional, sizes.semantic, "s", color=mpl.colormaps["coolwarm"](share), markeredgecolor="black")
         ax.annotate(f"{share:.0%}", (sizes.positional, sizes.semantic), (5, 3), textcoords="offset points", size=7)
 

@@ -216,7 +216,8 @@ def _basin_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
         error = math.sqrt(share * (1 - share) / count)
         lines.append(f"  {name:<10}  {share:.3f} +- {error:.3f}")
     losses = runs["training_loss"].to_numpy().ravel()
-    lines.append(f"training loss of the runs: {losses.mean():.6f} +- {losses.std(ddof=1) / math.sqrt(count):.6f}")
+    spread = f" +- {losses.std(ddof=1) / math.sqrt(count):.6f}" if count > 1 else ""
+    lines.append(f"training loss of the runs: {losses.mean():.6f}{spread}")
     for branch in BOTH:
         lines.append(f"training loss of theory, {branch}: {theory['training_loss'].sel(branch=branch).item():.6f}")
     return "\n".join(lines)
@@ -230,10 +231,12 @@ def _grid_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
     expected = theory["training_loss"].sel(branch="semantic") - theory["training_loss"].sel(branch="positional")
     measured, expected = measured.transpose("omega", "alpha"), expected.transpose("omega", "alpha")
     same = np.sign(measured.to_numpy()) == np.sign(expected.to_numpy())
-    clear = np.abs(expected.to_numpy()) > 0.02 * np.abs(theory["training_loss"].sel(branch="semantic").to_numpy())
+    known = np.isfinite(measured.to_numpy())
+    size = np.abs(theory["training_loss"].sel(branch="semantic").to_numpy())
+    clear = known & (np.abs(expected.to_numpy()) > 0.02 * size)
     return (
-        f"d = {int(runs['dimension'][-1])}: of {same.size} points the sign of the losses' difference is the theory's at"
-        f" {same.sum()}; of the {clear.sum()} where the theory's difference is over 2 % of the loss, at"
+        f"d = {int(runs['dimension'][-1])}: of {known.sum()} points the sign of the losses' difference is the theory's"
+        f" at {same.sum()}; of the {clear.sum()} where the theory's difference is over 2 % of the loss, at"
         f" {(same & clear).sum()}."
     )
 
@@ -270,13 +273,15 @@ def published_table(name: str, runs: xr.Dataset, width: int | None = None) -> st
         for quantity in ("test_error", "training_loss", "m", "theta"):
             values = overlap_size(here, quantity) if quantity in ("m", "theta") else here[quantity]
             values = values.to_numpy()[counted(here).to_numpy()]
+            head = (quantity, str(row["start"]), str(d), f"{row['alpha']:.3g}", f"{row[quantity]:.6g}")
+            if len(values) < 2:
+                rows.append((*head, "–", "–"))
+                continue
             mean, spread = values.mean(), values.std(ddof=1)
             theirs = float(row[f"{quantity}_sd"]) if f"{quantity}_sd" in names else spread
             error = math.hypot(spread / math.sqrt(len(values)), theirs / math.sqrt(count))
             z = (mean - row[quantity]) / error
             cell = f"{mean:.6g} +- {spread / math.sqrt(len(values)):.2g}"
-            rows.append(
-                (quantity, str(row["start"]), str(d), f"{row['alpha']:.3g}", f"{row[quantity]:.6g}", cell, f"{z:+.1f}")
-            )
+            rows.append((*head, cell, f"{z:+.1f}"))
     heads = ("", "start", "d", "alpha", "published", "ours", "z")
     return Table(heads, tuple(rows), labels=4, left=(0, 1)).text(width) if rows else ""

@@ -39,7 +39,6 @@ class Operator(RegularizerKind):
         return load_prox(str(given.prox), float(given.ridge))
 
 
-@lru_cache(maxsize=16)
 def load_prox(name: str, ridge: float) -> RowRegularizer:
     """The regulariser of a proximal operator ``prox(v, step)``, imported as "module:function".
 
@@ -51,7 +50,12 @@ def load_prox(name: str, ridge: float) -> RowRegularizer:
     ProblemError
         Naming ``regularizer.prox``.
     """
-    prox = _guarded(name, _imported(name))
+    return _checked(name, _imported(name), ridge)
+
+
+@lru_cache(maxsize=16)  # by the function itself, which is another one when its module was loaded again
+def _checked(name: str, found: Callable[..., Any], ridge: float) -> RowRegularizer:
+    prox = _guarded(name, found)
     v, step = np.linspace(-6.3, 6.1, 125), 0.7
     try:
         moved = np.asarray(prox(v, step), dtype=float)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import numpy as np
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import CheckpointKind
@@ -22,6 +23,8 @@ from attnphase.problem.problem import Problem
 from attnphase.version import __version__
 
 __all__ = ["KeptRows", "checkpoint_for_us", "own_functions", "task_of"]
+
+_WEIGHTS = np.concatenate([np.linspace(-6.3, 6.1, 125), np.logspace(-6, 4, 201)])  # at which an operator is asked
 
 
 def task_of(problem: Problem, **asked: Any) -> dict[str, Any]:
@@ -32,8 +35,13 @@ def task_of(problem: Problem, **asked: Any) -> dict[str, Any]:
 
 def own_functions(problem: Problem) -> str:
     """What the functions are that a problem has by name only; empty if there is none."""
-    prox = problem.regularizer.prox
-    return ModelKey.of(problem).functions + ("" if prox is None else _module_hash(prox.partition(":")[0]))
+    functions, prox = ModelKey.of(problem).functions, problem.regularizer.prox
+    if prox is None:
+        return functions
+    # what it returns besides: it may depend on other modules, or have been loaded again
+    returned = (problem.rows.prox(_WEIGHTS, np.full(_WEIGHTS.shape, step)) for step in (0.3, 1.7))
+    shown = ",".join(f"{one:.9e}" for values in returned for one in values)
+    return functions + _module_hash(prox.partition(":")[0]) + hashlib.sha256(shown.encode()).hexdigest()
 
 
 @lru_cache

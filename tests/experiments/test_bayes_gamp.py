@@ -1,4 +1,7 @@
-"""Bayes-optimal message passing as an optimiser, against its theory, ridge regression and published errors."""
+"""Bayes-optimal message passing as an optimiser, against its theory, ridge regression and published errors.
+
+Not public: the table that `simulate` prints.
+"""
 
 import math
 from typing import Any
@@ -10,6 +13,8 @@ from solving import endings
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
+from attnphase.data.text import format_mean
+from attnphase.theories.bayes_optimal.text import posterior_table
 
 PAPER = ap.Problem.paper(omega=0.3)
 PRIORS: dict[str, dict[str, Any]] = {
@@ -94,6 +99,17 @@ def test_signs_that_are_known_end_a_run():
     assert (endings(runs) == "converged").all()
     np.testing.assert_allclose(runs["overlap"], 1, rtol=1e-6)
     np.testing.assert_allclose(runs["test_error"], 0, atol=1e-6)
+
+
+def test_a_table_of_runs_is_of_those_that_did_not_diverge():
+    runs = passed(one_token(), 1.2, d=40, seeds=4, steps=3)
+    runs["overlap"][{"seed": 2}], runs["change"][{"seed": 2}], runs["status"][{"seed": 2}] = 1e6, 9e9, 4
+    runs["steps"][{"seed": 2}] = 77
+    left = runs["overlap"].squeeze().drop_isel(seed=2).to_numpy()
+    cells = posterior_table(runs).text().split()
+    assert format_mean(left) in cells
+    assert float(format_mean(left).split("(")[0]) == pytest.approx(left.mean(), abs=left.std())
+    assert not {"9.0e+09", "77"} & {*cells}
 
 
 def test_runs_come_to_rest_or_say_whether_their_overlaps_have():

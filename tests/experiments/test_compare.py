@@ -122,12 +122,12 @@ def test_runs_that_diverged_are_left_out_and_late_ones_named(point):
     flag = runs["status"].attrs["flag_meanings"].split().index
     runs["status"].to_numpy()[0, 0, 0, 0] = flag("diverged")
     runs["training_loss"].to_numpy()[0, 0, 0, 0] = 1e9
-    runs["status"].to_numpy()[0, 1, 0, :2] = flag("unsettled")
+    runs["status"].to_numpy()[0, 1, 0, :2] = flag("unsettled"), flag("step_limit")
     runs["m"].to_numpy()[0, 1, 0, 2] = np.nan
     comparison = ap.compare(point, runs)
     assert comparison.excluded == (
         "semantic, alpha = 2, d = 50: of 4 runs 1 diverged: not counted.",
-        "semantic, alpha = 2, d = 100: of 4 runs 2 unsettled: counted, though not converged.",
+        "semantic, alpha = 2, d = 100: of 4 runs 1 unsettled, 1 step_limit: counted, though not converged.",
         "semantic, alpha = 2: m is not a number in some runs: left out.",
     )
     loss = quantity(point, runs, "training_loss")

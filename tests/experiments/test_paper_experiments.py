@@ -50,6 +50,14 @@ def test_experiments_write_theory_runs_figure_and_text(name, changes, tmp_path, 
         runs["training_loss"][{"seed": 1}], runs["status"][{"seed": 1}] = 1e6, 4
         told, left = paper._basin_text(theory, runs), runs["training_loss"].to_numpy().ravel()[::2]
         assert re.search(f"^2 runs, without 1 that diverged;.* {left.mean():.6f} .- {left.std():.6f}", told, re.DOTALL)
+        places = np.array([[0.0, 9.0], [7.0, 7.0], [9.0, 0.0]])  # sizes of m and theta: semantic, lost, positional
+        for part, size in zip(("m", "theta"), places.T, strict=True):
+            runs[part].to_numpy().reshape(3, -1)[:] = size[:, None]
+        assert re.search(f"semantic +0.500 .- {np.sqrt(0.25 / 2):.3f}", paper._basin_text(theory, runs))
+        ax: Any = ap.figures.scatter_figure(theory.isel(alpha=0), runs).axes[0]
+        assert np.count_nonzero(np.isfinite(ax.get_lines()[0].get_xydata()).all(1)) == 2
+        runs["status"][{"seed": 0}] = 4
+        assert re.search(f": {left[1]:.6f}$", paper._basin_text(theory, runs), re.MULTILINE)
     elif name == "fig7":
         assert ap.compare(theory, runs).text() in text
     else:
@@ -113,14 +121,19 @@ def test_published_means_stand_beside_ours():
     runs["theta"][{"start": 0}] = 1.1 * row["theta"]  # without scatter: the error is that of about 70 published runs
     assert float(line_of_theta()[-1]) == pytest.approx(0.1 * row["theta"] / row["theta_sd"] * 70**0.5, abs=0.06)
     assert published_table("fig7_scaling", runs.assign_coords(alpha=[1.4])) == ""
+    runs["gradient_norm"][{"seed": 1}] = 7e9
     shown, others = (runs_table(one).text().split() for one in (runs, runs.drop_isel(seed=1)))
     assert len(others) > 10
     cells, those = ([one for one in words if "(" in one] for words in (shown, others))
     assert cells == those
+    assert "7.0e+09" not in shown
     value, error = cells[0].rstrip(")").split("(")  # the training loss, as 0.0123(45)
     loss = runs["training_loss"].sel(start="semantic").drop_isel(seed=1).to_numpy()
     assert float(value) == pytest.approx(loss.mean(), rel=0.05)
     assert int(error) / 10 ** len(value.split(".")[1]) == pytest.approx(loss.std(ddof=1) / 3**0.5, rel=0.3)
+    runs["status"][{"start": 0}] = 4
+    assert line_of_theta()[-2:] == ["–", "–"]
+    assert "7.0e+09" not in runs_table(runs).text()
 
 
 def test_basins_are_told_apart_by_the_theorys_overlaps():

@@ -75,8 +75,8 @@ STORES = {
         BASINS,
         "1 ends are known",
         "other basins are written to this checkpoint; wait for them",
-        ("--learning-rate", "0.5"),
-        "belongs to other basins, with another learning_rate",
+        ("--noise", "0.07"),
+        "belongs to other basins, with another noise",
     ),
 }
 each = pytest.mark.parametrize("name", STORES)

@@ -1,6 +1,7 @@
 """Experiments beside theory: differences and fits by hand, and figures that show them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,16 @@ def test_means_deviations_and_the_fit_in_the_dimension_are_those_by_hand(compari
         assert any(len(one) == len(mean) and np.allclose(one, mean * one[0] / mean[0]) for one in heights)
 
 
+def test_over_alpha_a_figure_shows_the_largest_dimension_alone(comparison):
+    """All of whose runs at one alpha may have diverged."""
+    found, _, theory = comparison
+    lost = [replace(one, alpha=2.5, measured=one.measured[:-1]) for one in found.quantities]
+    beside = replace(found, quantities=(*found.quantities, *lost), theory=theory)
+    for ax in ap.figures.comparison_figure(beside).axes:
+        assert [np.asarray(bars[0].get_xdata()).tolist() for bars in ax.containers] == [[1.5]] * len(ax.containers)
+        assert ax.containers
+
+
 def test_trajectories_are_means_with_errors_beside_the_limit_and_drawn_so():
     problem = ap.Problem().with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 4})
     theory = ap.sgd_flow(problem, [START, OTHER], 1.3, 3.0, records=7, progress=False)
@@ -61,7 +72,7 @@ def test_trajectories_are_means_with_errors_beside_the_limit_and_drawn_so():
         problem, 3.0, [OTHER, START], 20, 3, "sgd", learning_rate=1.3, trajectory=10, test_samples=0, progress=False
     )
     runs["status"][{"start": 0, "seed": 1}] = 4
-    found = ap.compare(theory, runs)
+    whole, found = theory, ap.compare(theory, runs)
     assert isinstance(found, ap.interface.TrajectoryComparison)
     assert found.excluded == (f"{OTHER}, alpha = 3, d = 20: of 3 runs 1 diverged: not counted.",)
     quantities = {one.name: one for one in found.quantities if one.start == START}
@@ -77,3 +88,6 @@ def test_trajectories_are_means_with_errors_beside_the_limit_and_drawn_so():
         np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), quantities[name].theory)
         np.testing.assert_allclose(np.asarray(ax.containers[1][0].get_ydata(), dtype=float), quantities[name].value)
         assert len(ax.containers) == 2
+    runs["status"][{"start": 0, "seed": 2}] = 4
+    lonely = f"{OTHER}, alpha = 3, d = 20: one run has no standard error: left out."
+    assert ap.compare(whole, runs).excluded[1:] == (lonely,)

@@ -79,7 +79,10 @@ def test_a_page_holds_the_numbers_of_the_file_with_their_errors_and_doubts(grid)
 def test_runs_are_means_over_seeds_with_their_errors_and_stand_where_they_were_made(grid):
     runs = ap.load_dataset(ROOT / "data" / "experiments" / "untied-runs.nc")
     runs["test_error"][{"seed": 1}], runs["status"][{"seed": 1}] = 1e6, 4  # which ran away and does not count
-    axes, values, errors = held(ap.explore(runs).html)[0]["test_error"]
+    runs["steps"][:], runs["steps"][{"seed": 1}] = 70, 10**6
+    page = held(ap.explore(runs).html)[0]
+    assert np.unique(page["steps"][1]).tolist() == [70]
+    axes, values, errors = page["test_error"]
     own = runs["test_error"].transpose(*axes, "seed").drop_isel(seed=1)
     np.testing.assert_allclose(values, own.mean("seed"), rtol=2e-6)
     np.testing.assert_allclose(errors, own.std("seed", ddof=1) / own.sizes["seed"] ** 0.5, rtol=2e-3)

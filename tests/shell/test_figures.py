@@ -326,3 +326,5 @@ def test_basins_are_in_the_plane_of_starts_with_the_shares_of_runs():
     ax: Any = basins_figure(ds, runs).axes[0]
     squares = [line.get_xydata().ravel().tolist() for line in ax.get_lines() if line.get_marker() == "s"]
     assert (squares, [text.get_text() for text in ax.texts]) == ([[0.6, 0.3], [0.0, 0.1]], ["33%", "50%"])
+    runs["status"][{"start": 0}] = 4
+    assert [text.get_text() for text in basins_figure(ds, runs).axes[0].texts] == ["50%"]

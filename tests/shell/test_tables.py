@@ -56,11 +56,12 @@ def test_a_comparison_shows_means_fits_and_what_has_none():
     fitted = replace(plain, limit=Limit(0.502, 0.004, 0.9, 0.2, 0.002, 0.5, 1.0, 0))
     row = ["q", "0.5", "0.520(10)", "+2.0", "0.510(3)", "-3.4"]
     heads = ["", "theory", "d = 50", "z", "d = 100", "z", "a of a + b/d", "z", "b"]
-    end = "2 quantities compared in the limit of large d, 1 further than 3 standard errors; the worst deviates by 3.4;"
+    end = "2 quantities compared, 1 of them in the limit of large d, 1 further than 3 standard errors; the worst"
     rows, said = read(Comparison(PROBLEM, (fitted, plain), (ERR,), *NONE)._repr_html_())
     assert rows == [heads, [*row, "0.502(4)", "+0.5", "0.9(2)"], [*row, *"–––"]]
     assert said[:2] == ["semantic, alpha = 1.5 (theory: max_maps)", "a&lt;b: left out."]
-    assert said[2] == f"{end} with 4 runs, a standard error is itself uncertain by 41%."
+    assert said[2] == f"{end} deviates by 3.4; with 4 runs, a standard error is itself uncertain by 41%."
+    assert "2 quantities compared in the limit of large d, " in str(Comparison(PROBLEM, (fitted, fitted), (), *NONE))
     assert repr(Comparison(PROBLEM, (), (), *NONE)).endswith(f"{PROBLEM.hash}: there is no run to compare.>")
 
 
@@ -82,3 +83,9 @@ def test_trajectories_show_their_ends_and_fits_of_the_distance_from_their_own_th
         "difference from the theory of the runs' own starts at the end, a + b/d", "a z b", "q 0.013(9) +1.4 7(3)",
         ERR, "limits for large d: the worst deviates by 1.4 standard errors.",
     ]  # fmt: skip
+    early = replace(far[2], start="only at alpha = 1")
+    apart = [replace(one, start="ends apart", times=(t,)) for one, t in zip(far[:2], (1.5, 9.0), strict=True)]
+    told = TrajectoryComparison(PROBLEM, (*far, early, *apart), (), *NONE)
+    assert [*told.fits] == [("s", "q")]
+    end = "limits for large d and 3 quantities at all times: the worst deviates by 3.0 standard errors."
+    assert str(told).splitlines()[-1] == end

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import strategies as st
 
 from attnphase.errors import ProblemError
-from attnphase.problem import Regularizer
+from attnphase.problem import Problem, Regularizer
 from attnphase.problem.own_functions import check_regularizer
 from attnphase.rows.operator import load_prox
+from attnphase.sweeps.kept import own_functions
 from derivations.models.regularizers import ConvexPenalty
 
 MODULE = "proximal_operators_of_a_user"
@@ -120,9 +121,7 @@ NO_OPERATORS = {
 def module(monkeypatch):
     made = ModuleType(MODULE)
     monkeypatch.setitem(sys.modules, MODULE, made)
-    load_prox.cache_clear()
-    yield made
-    load_prox.cache_clear()
+    return made
 
 
 @pytest.mark.parametrize("name", PENALTIES)
@@ -133,6 +132,23 @@ def test_value_is_recovered_from_the_operator(name, module):
     w = np.concatenate([np.linspace(-5.7, 5.3, 41), [0.0, 1e-3, -0.02]]).reshape(4, 11)
     np.testing.assert_allclose(found.value(w), value(w), rtol=0, atol=2e-6)
     np.testing.assert_allclose(found.penalty(w), (value(w) + 0.1 * w**2).sum(axis=-1), rtol=0, atol=2e-5)
+
+
+def test_checkpoints_depend_on_what_an_operator_returns(module):
+    """Whether its own module, or one that it imports, has changed."""
+    threshold = [0.3]
+
+    def soft(v, step):
+        return np.sign(v) * np.maximum(ABS(v) - threshold[0] * step, 0)
+
+    module.prox = soft
+    problem = Problem().with_fields({"regularizer.kind": "prox", "regularizer.prox": f"{MODULE}:prox"})
+    before = own_functions(problem)
+    assert own_functions(problem) == before
+    threshold[0] = 0.31
+    assert own_functions(problem) != before
+    module.prox = lambda v, step: v / (1 + step)
+    assert own_functions(problem) not in (before, "")
 
 
 @pytest.mark.parametrize("name", NO_OPERATORS)

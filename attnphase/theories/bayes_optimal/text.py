@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnphase.data.reading import counted
-from attnphase.data.text import Table, format_value
+from attnphase.data.text import Table, format_largest, format_mean, format_value
 from attnphase.data.variables import STATUS_MEANINGS, RunStatus
 from attnphase.theories.bayes_optimal.dataset import THRESHOLDS
 
@@ -50,11 +50,10 @@ def posterior_table(ds: xr.Dataset) -> Table:
         statuses = here["status"].to_numpy()
         counts = ", ".join(f"{(statuses == s).sum()} {s.name}" for s in RunStatus if s in statuses)
         row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
-        for name in names:
-            values = here[name].to_numpy()[counted(here).to_numpy()]
-            error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
-        rows.append((*row, f"{float(here['change'].max()):.1e}", str(int(here["steps"].max())), counts))
+        here = here.isel(seed=np.flatnonzero(counted(here).to_numpy()))
+        row += [format_mean(here[name].to_numpy()) for name in names]
+        steps = str(int(here["steps"].max())) if here.sizes["seed"] else "–"
+        rows.append((*row, format_largest(here["change"].to_numpy()), steps, counts))
     heads = ("start", "d", "alpha", *names, "change", "steps", "status")
     return Table(heads, tuple(rows), labels=3, left=(0, len(heads) - 1))
 
