@@ -15,6 +15,7 @@ from solving import settings, solved, word
 import attnphase as ap
 from attnphase.reference import read_reference
 
+EXPERIMENTS = Path(__file__).parents[2] / "data" / "experiments"
 PAPER = ap.Problem.paper(omega=0.3)
 ORDER_PARAMETER = {"semantic": "theta", "positional": "m"}
 RUNS = 24  # gradient-descent runs behind each published mean
@@ -166,11 +167,6 @@ def test_thresholds():
     assert abs(deviation) < 3 * np.hypot(point.test_error_stderr.values, slope * error)
 
 
-# --- shipped experiments ----------------------------------------------------------------------------------------------
-
-EXPERIMENTS = Path(__file__).parents[2] / "data" / "experiments"
-
-
 def test_shipped_gradient_descent_reproduces_figure_7():
     """The published means at four dimensions lie where our runs of the same training do, in standard errors."""
     pytest.importorskip("torch", reason="the table of published numbers is part of the experiments")
@@ -204,7 +200,6 @@ def test_shipped_histogram_runs_count_as_in_the_paper():
         assert (ds[name].sel(mechanism=mechanism, entries="off_diagonal") > 0.8).all()
 
 
-SHIPPED = Path(__file__).parents[2] / "data" / "experiments"
 ALPHAS = np.linspace(0.5, 2.0, 7)
 # where a start's limits of large d part from the theory of its branch by more than 3 standard errors
 PARTED = {
@@ -226,8 +221,8 @@ STAYED = {
 @pytest.mark.parametrize("name", PARTED)
 def test_texts_of_shipped_runs_are_theirs_and_say_what_the_docs_say(name):
     """Means of Appendix E.3, where training parts from the theory, and how many runs stayed on their branch."""
-    runs = ap.load_dataset(SHIPPED / f"{name}-runs.nc")
-    compared, ended = (SHIPPED / f"{name}.txt").read_text(encoding="utf-8").split("Where not all runs stayed")
+    runs = ap.load_dataset(EXPERIMENTS / f"{name}-runs.nc")
+    compared, ended = (EXPERIMENTS / f"{name}.txt").read_text(encoding="utf-8").split("Where not all runs stayed")
     starts, parted, seen = list(map(str, runs["start"].to_numpy())), dict[str, list[float]](), set()
     for part in compared.split("\n\n"):
         if (head := re.match(r"(\w+), alpha = ([\d.]+)", part)) is None:

@@ -137,11 +137,7 @@ def test_value_is_recovered_from_the_operator(name, module):
 def test_checkpoints_depend_on_what_an_operator_returns(module):
     """Whether its own module, or one that it imports, has changed."""
     threshold = [0.3]
-
-    def soft(v, step):
-        return np.sign(v) * np.maximum(ABS(v) - threshold[0] * step, 0)
-
-    module.prox = soft
+    module.prox = lambda v, step: np.sign(v) * np.maximum(ABS(v) - threshold[0] * step, 0)
     problem = Problem().with_fields({"regularizer.kind": "prox", "regularizer.prox": f"{MODULE}:prox"})
     before = own_functions(problem)
     assert own_functions(problem) == before
