@@ -22,7 +22,7 @@ from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.matching import at_problem, left_out, point_at, problem_of_runs
 from attnphase.checks.posterior import RunsOwnFrame, branches_of_limit
 from attnphase.checks.trajectories import compare_trajectories
-from attnphase.data.reading import counted, problem_of
+from attnphase.data.reading import counted_alone, problem_of
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.validate import validate_kind
 from attnphase.errors import CompareError
@@ -143,10 +143,10 @@ class Comparison:
         extrapolated = sum(q.limit is not None for q in known)
         share = "" if extrapolated == len(known) else f", {extrapolated} of them"
         where = f"{share} in the limit of large d" if extrapolated else ""
-        counted = f"{len(known)} quantities compared{where}, {far} further than 3 standard errors"
+        compared = f"{len(known)} quantities compared{where}, {far} further than 3 standard errors"
         fewest = min(one.runs for q in known for one in q.measured if one.runs > 1)
         uncertain = f"with {fewest} runs, a standard error is itself uncertain by {1 / math.sqrt(2 * (fewest - 1)):.0%}"
-        return f"{counted}; the worst deviates by {self.worst:.1f}; {uncertain}."
+        return f"{compared}; the worst deviates by {self.worst:.1f}; {uncertain}."
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""
@@ -278,8 +278,7 @@ def _quantities(
     _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")
     samples: list[dict[str, Array]] = []
     for d in dimensions:
-        here = runs.sel(dimension=d).transpose("seed", ...)
-        here = here.isel(seed=np.flatnonzero(counted(here).to_numpy()))
+        here = counted_alone(runs.sel(dimension=d).transpose("seed", ...))
         _check_sizes(here, names, f"the runs of {start}, alpha = {alpha:g}, d = {d}")
         samples.append({name: here[name].to_numpy() for name in scalars} | frame.aligned(point, here))
     status = Status(int(point["status"])).name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import count, groupby
 
 import numpy as np
@@ -20,7 +21,7 @@ from attnphase.arrays import Array
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.matching import left_out
 from attnphase.data.build import by_cluster
-from attnphase.data.reading import counted
+from attnphase.data.reading import counted_alone
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
@@ -108,7 +109,7 @@ class TrajectoryComparison:
     theory: xr.Dataset
     experiment: xr.Dataset
 
-    @property
+    @cached_property
     def fits(self) -> dict[tuple[str, str], Limit]:
         """By start and quantity, where there are several dimensions: ``a + b/d`` of the difference from own starts.
 
@@ -250,8 +251,7 @@ def compare_trajectories(
             excluded += left_out(experiment.sel(start=start, alpha=alpha), start, alpha)
             for d in experiment["dimension"].to_numpy().tolist():
                 callback(f"{start}, d = {d}")
-                runs = experiment.sel(start=start, dimension=d, alpha=alpha).transpose("seed", ...)
-                runs = runs.isel(seed=np.flatnonzero(counted(runs).to_numpy()))
+                runs = counted_alone(experiment.sel(start=start, dimension=d, alpha=alpha).transpose("seed", ...))
                 if runs.sizes["seed"] > 1:
                     quantities += _quantities(theories.sel(start=start), runs, problem, followed)
                 elif runs.sizes["seed"] == 1:

@@ -21,6 +21,7 @@ from attnphase.problem.schema import as_whole_dict, sections
 
 __all__ = [
     "counted",
+    "counted_alone",
     "is_refined",
     "overlap_size",
     "problem_of",
@@ -95,6 +96,11 @@ def is_refined(ds: xr.Dataset) -> bool:
 def counted(runs: xr.Dataset) -> xr.DataArray:
     """Which runs belong into means: not those that diverged, of which the last finite weights were measured."""
     return runs["status"].isin(_COUNTED)
+
+
+def counted_alone(runs: xr.Dataset) -> xr.Dataset:
+    """The runs that belong into means, of those of one start, alpha and dimension; there may be none."""
+    return runs.isel(seed=np.flatnonzero(counted(runs).to_numpy()))
 
 
 def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.checks.deviations import Measured
-from attnphase.data.reading import counted
+from attnphase.data.reading import counted_alone
 from attnphase.data.text import Table, wrapped
 
 __all__ = ["ends_text", "nearest_branch"]
@@ -84,8 +84,7 @@ def ends_text(theory: xr.Dataset, runs: xr.Dataset, width: int | None = None) ->
         for alpha in runs["alpha"].to_numpy().tolist():
             points = theory.sel(branch=branches).sel(alpha=alpha, method="nearest")
             for d in runs["dimension"].to_numpy().tolist():
-                here = runs.sel(start=start, alpha=alpha, dimension=d)
-                here = here.isel(seed=np.flatnonzero(counted(here).to_numpy()))
+                here = counted_alone(runs.sel(start=start, alpha=alpha, dimension=d))
                 ends = nearest_branch(points, here)
                 if not ends.any():
                     continue

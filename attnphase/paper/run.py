@@ -16,7 +16,7 @@ import xarray as xr
 
 from attnphase.checks.comparison import Comparison, compare
 from attnphase.data.files import save_dataset
-from attnphase.data.reading import counted, overlap_size
+from attnphase.data.reading import counted, counted_alone, overlap_size
 from attnphase.data.text import Table, wrapped
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
@@ -270,9 +270,9 @@ def published_table(name: str, runs: xr.Dataset, width: int | None = None) -> st
         if d not in runs["dimension"] or not near.any():
             continue
         here = runs.sel(start=str(row["start"]), dimension=d).isel(alpha=int(np.flatnonzero(near)[0]))
+        here = counted_alone(here)
         for quantity in ("test_error", "training_loss", "m", "theta"):
-            values = overlap_size(here, quantity) if quantity in ("m", "theta") else here[quantity]
-            values = values.to_numpy()[counted(here).to_numpy()]
+            values = (overlap_size(here, quantity) if quantity in ("m", "theta") else here[quantity]).to_numpy()
             head = (quantity, str(row["start"]), str(d), f"{row['alpha']:.3g}", f"{row[quantity]:.6g}")
             if len(values) < 2:
                 rows.append((*head, "–", "–"))

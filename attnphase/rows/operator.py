@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -16,9 +17,10 @@ from attnphase.rows.regularizer import RowRegularizer
 with loaded_on_use(__name__):
     from derivations.models import foreign
 
-__all__ = ["Operator", "load_prox"]
+__all__ = ["Operator", "load_prox", "returned_by"]
 
-_SCALES = np.logspace(-6, 4, 201)  # of weights, on which a proximal operator must be odd
+_SPACED = np.linspace(-6.3, 6.1, 125)  # weights, on which the slopes of a proximal operator are looked at
+_WIDE = np.concatenate([_SPACED, np.logspace(-6, 4, 201)])  # on which it must be odd, and by which it is known
 _ROUNDING = 1e-9  # of what it returns, as a share of the weight
 _PROX = "regularizer.prox"
 _PANELS, _ORDER = 96, 6  # there may be kinks that nobody knows
@@ -56,7 +58,7 @@ def load_prox(name: str, ridge: float) -> RowRegularizer:
 @lru_cache(maxsize=16)  # by the function itself, which is another one when its module was loaded again
 def _checked(name: str, found: Callable[..., Any], ridge: float) -> RowRegularizer:
     prox = _guarded(name, found)
-    v, step = np.linspace(-6.3, 6.1, 125), 0.7
+    v, step = _SPACED, 0.7
     try:
         moved = np.asarray(prox(v, step), dtype=float)
         shaped = np.asarray(prox(v.reshape(5, 25), np.full((5, 25), step)), dtype=float)
@@ -73,10 +75,15 @@ def _checked(name: str, found: Callable[..., Any], ridge: float) -> RowRegulariz
             f'{_PROX} "{name}" is not the proximal operator of a convex function: its slope in v must lie between 0 '
             f"and 1, but reaches {slopes.max() if slopes.max() > 1 + 1e-9 else slopes.min():.3g}.",
         )
-    wide = np.concatenate([v, _SCALES])
-    if (np.abs(prox(-wide, step) + prox(wide, step)) > _ROUNDING * np.abs(wide)).any():
+    if (np.abs(prox(-_WIDE, step) + prox(_WIDE, step)) > _ROUNDING * np.abs(_WIDE)).any():
         raise ProblemError(_PROX, f'{_PROX} "{name}" must be odd in v, as for a penalty that does not see signs.')
     return RowRegularizer("prox", ridge, _value_of(prox), prox, panels=_PANELS, order=_ORDER)
+
+
+def returned_by(name: str) -> str:
+    """Hash of what a proximal operator returns, to ten digits: a changed one gives another."""
+    returned = (_guarded(name, _imported(name))(_WIDE, np.full(_WIDE.shape, step)) for step in (0.3, 1.7))
+    return hashlib.sha256(",".join(f"{one:.9e}" for values in returned for one in values).encode()).hexdigest()
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import numpy as np
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import CheckpointKind
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
+from attnphase.rows.operator import returned_by
 from attnphase.version import __version__
 
 __all__ = ["KeptRows", "checkpoint_for_us", "own_functions", "task_of"]
-
-_WEIGHTS = np.concatenate([np.linspace(-6.3, 6.1, 125), np.logspace(-6, 4, 201)])  # at which an operator is asked
 
 
 def task_of(problem: Problem, **asked: Any) -> dict[str, Any]:
@@ -39,9 +37,7 @@ def own_functions(problem: Problem) -> str:
     if prox is None:
         return functions
     # what it returns besides: it may depend on other modules, or have been loaded again
-    returned = (problem.rows.prox(_WEIGHTS, np.full(_WEIGHTS.shape, step)) for step in (0.3, 1.7))
-    shown = ",".join(f"{one:.9e}" for values in returned for one in values)
-    return functions + _module_hash(prox.partition(":")[0]) + hashlib.sha256(shown.encode()).hexdigest()
+    return functions + _module_hash(prox.partition(":")[0]) + returned_by(prox)
 
 
 @lru_cache

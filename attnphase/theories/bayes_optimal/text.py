@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnphase.data.reading import counted
+from attnphase.data.reading import counted_alone
 from attnphase.data.text import Table, format_largest, format_mean, format_value
 from attnphase.data.variables import STATUS_MEANINGS, RunStatus
 from attnphase.theories.bayes_optimal.dataset import THRESHOLDS
@@ -50,7 +50,7 @@ def posterior_table(ds: xr.Dataset) -> Table:
         statuses = here["status"].to_numpy()
         counts = ", ".join(f"{(statuses == s).sum()} {s.name}" for s in RunStatus if s in statuses)
         row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
-        here = here.isel(seed=np.flatnonzero(counted(here).to_numpy()))
+        here = counted_alone(here)
         row += [format_mean(here[name].to_numpy()) for name in names]
         steps = str(int(here["steps"].max())) if here.sizes["seed"] else "–"
         rows.append((*row, format_largest(here["change"].to_numpy()), steps, counts))
