@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
+from attnphase.kernels.cache import cache_directory
+from attnphase.kernels.ownership import own_folder
+from attnphase.kernels.shared import MINIMISERS, prepare
 from attnphase.problem.problem import Problem
 from benchmarks.local_problem import MODELS
 from benchmarks.measuring import Options, Row, clock_named, python, timed
@@ -44,12 +50,19 @@ def start_rows(options: Options) -> Iterator[Row]:
         most=3,
         detail="a new process, nothing compiled",
     )
+    yield Row(
+        "start: solve --alpha 2, a new model",
+        "s",
+        without_models(lambda kept: timed(clock, lambda: python(*_SHIPPED, environment=kept))),
+        most=3,
+        detail="a new process, the solver compiled",
+    )
     for name, most in (("(2,1)", 3), ("(8,1)", 1)):
         yield compile_row(name, most, options.clock)
 
 
 def compile_row(name: str, most: int, clock: Clocks) -> Row:
-    """Seconds to derive, generate and compile the kernels of a model."""
+    """Seconds to derive, generate and compile the kernels of a model, where the solver is there."""
     return Row(
         f"start: compile {name}",
         "s",
@@ -62,13 +75,34 @@ def compile_row(name: str, most: int, clock: Clocks) -> Row:
 def compiling(problem: Problem, clock: Clocks) -> Callable[[], float]:
     """Seconds to derive, generate and compile the kernels of a problem, in a process of its own."""
     code = _COMPILE.format(declaration=problem.to_dict(), clock=clock)
-    return lambda: in_empty_cache(lambda kept: float(python("-c", code, environment=kept)))
+    return without_models(lambda kept: float(python("-c", code, environment=kept)))
 
 
 def in_empty_cache(run: Callable[[dict[str, str]], float]) -> float:
     """What a function of an environment gives for one with an empty cache of kernels."""
     with tempfile.TemporaryDirectory() as folder:
         return run({**os.environ, "ATTNPHASE_CACHE_DIR": folder})
+
+
+def without_models(run: Callable[[dict[str, str]], float]) -> Callable[[], float]:
+    """What a function of an environment gives for one whose cache has the solver, but no model."""
+
+    def once() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            kept = {**os.environ, "ATTNPHASE_CACHE_DIR": folder}
+            shared = own_folder(Path(folder) / "kernels")
+            for path in _solver():
+                shutil.copy2(path, shared)
+            return run(kept)
+
+    return once
+
+
+@cache
+def _solver() -> list[Path]:
+    """The files of what is compiled for all models."""
+    prepare((*MINIMISERS, "around"))
+    return [*cache_directory().glob("shared-*")]
 
 
 def sweep_rows(options: Options) -> Iterator[Row]:

@@ -5,10 +5,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,25 +51,6 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def pytest_collection() -> None:
-    """Refuse to compile what is none of the twelve models of `models`, unless a test is long."""
-    from models import MODELS, model  # after the environment is set
-
-    from attnphase.kernels import compiler
-    from attnphase.kernels.key import ModelKey
-
-    known = {ModelKey.of(model(name)) for name in MODELS}
-    built_folder = compiler.built_folder
-
-    def checked_folder(key: Any) -> Any:
-        own = key if isinstance(key, ModelKey) else getattr(key, "of", None)  # of a kernel beside the minimiser
-        if isinstance(own, ModelKey) and replace(own, finite=False) not in known and not _RUNNING["long"]:
-            pytest.fail(f"this model is none of the twelve of tests/support/models.py: {own}")
-        return built_folder(key)
-
-    compiler.built_folder = checked_folder
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the cases of long.txt, and refuse a name in it that no test has."""
@@ -86,31 +65,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 raise pytest.UsageError(f"tests/long.txt names {name}, which is no test")
 
 
-_RUNNING = {"long": False}
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Know whether a test is long."""
-    _RUNNING["long"] = item.get_closest_marker("long") is not None
-    return (yield)
-
-
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt, here and in child processes, also if pytest was started with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def uncompiled() -> Iterator[None]:
-    """Kernels are run by Python: for tests that need few nodes of a model which no other test has."""
-    from uncompiled import uncompiled  # after the environment is set
-
-    with uncompiled():
-        yield
 
 
 @pytest.fixture

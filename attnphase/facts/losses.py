@@ -121,7 +121,7 @@ class SampleLoss:
     @cached_property
     def printed(self) -> PrintedLoss:
         """The same loss in NumPy and mpmath."""
-        return printed_loss(self.kernels)
+        return printed_loss(self.kernels.key)
 
     def split(self, points: Array) -> tuple[Array, Array, Array, Array]:
         """Fields h (N, L, r), k (N, L, t), noise (N, L, noise), and what is trained (N, p)."""

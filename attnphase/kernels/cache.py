@@ -1,8 +1,8 @@
-"""The user's cache of kernels: folders that are built aside, moved into place whole, and verified on every load.
+"""The user's cache of what is generated: files that are written aside, moved into place whole, and verified at any use.
 
-A kernel lies in a folder named after a hash of everything it is made from, with a manifest of checksums; a folder that
-does not match is removed and built again.  The checksums are against damage; against other users stands who owns a file
-and who may write to it (`attnphase.kernels.ownership`).
+A file is named after a hash of everything it is made from, and begins with a checksum of its content; one that does not
+match is made again.  The checksums are against damage; against other users stands who owns a file and who may write to
+it (`attnphase.kernels.ownership`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ from __future__ import annotations
 import atexit
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
-import stat
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import filelock
 import platformdirs
@@ -36,10 +34,13 @@ with loaded_on_use(__name__):
 
     from llvmlite import binding
 
-__all__ = ["cache_directory", "filled_aside", "fingerprint", "intact_folder", "is_intact", "is_kept"]
+__all__ = ["cache_directory", "found", "is_kept", "kept", "processor", "untested_numba_named", "version"]
 
-_MANIFEST = "manifest.json"
-_NEWEST = (0, 68)  # of Numba that was tested: `local/compiled.py` and `package` use more of it than it documents
+MOST = 256 * 2**20  # bytes of all files
+_DIGEST = hashlib.sha256().digest_size
+_LOCK = "lock-"
+_HOUR = 3600.0
+_NEWEST = (0, 68)  # of Numba that was tested: what is compiled uses more of it than it documents
 
 
 def cache_directory() -> Path:
@@ -75,113 +76,122 @@ def _temporary_cache(wanted: str, reason: str) -> Path:
     return path
 
 
-def fingerprint(key: Any) -> str:
-    """Name of a kernel's folder: hash of the model, the code that makes it, and all that decides about machine code."""
-    # Python keeps other bytecode beside a source for every level of -O
-    parts = [repr(key), str(sys.flags.optimize), fingerprint_of_program()]
-    digest = hashlib.sha256("\n".join(parts).encode())
-    return f"k{digest.hexdigest()[:24]}"
-
-
 @lru_cache
-def fingerprint_of_program() -> str:
-    """Hash of all but the model; modules that change while they are in use are not those that make kernels."""
-    # of Numba the version alone: to import it takes longer than all else here, and a sweep needs it in its workers only
-    parts = [sys.version, metadata.version("numba"), metadata.version("numpy")]
-    parts += [binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
-    digest = hashlib.sha256("\n".join(parts).encode())
-    for name, source in kernel_sources():
+def version() -> str:
+    """Hash of all that decides about generated code: its sources, and what runs them.
+
+    Modules that change while they are in use are not those that generate it.
+    """
+    digest = hashlib.sha256(repr((sys.version, *map(metadata.version, ("numpy", "sympy")))).encode())
+    for name, source in program_sources():
         digest.update(f"\n{name}\n".encode() + source.read_bytes())
     return digest.hexdigest()
 
 
-def kernel_sources() -> Iterator[tuple[str, Path]]:
-    """Every module that has a part in what a kernel's folder holds, with its name."""
+def program_sources() -> Iterator[tuple[str, Path]]:
+    """Every module that has a part in what is generated, with its name."""
     specification = importlib.util.find_spec("derivations")
     assert specification is not None
     assert specification.origin is not None
     derivations, kernels = Path(specification.origin).parent, Path(__file__).parent
-    for root in (derivations, kernels / "local"):
-        for path in sorted(root.rglob("*.py")):
-            yield f"{root.name}/{path.relative_to(root).as_posix()}", path
-    problem = kernels.with_name("problem")
-    for path in (kernels / "compiler.py", kernels / "package.py", problem / "losses.py", problem / "attention.py"):
-        yield path.name, path
+    for path in sorted(derivations.rglob("*.py")):
+        yield path.relative_to(derivations.parent).as_posix(), path
+    others = ("kernels/compiler.py", "kernels/local/constants.py", "problem/losses.py", "problem/attention.py")
+    yield from ((name, kernels.parent / name) for name in others)
 
 
-def is_kept(name: str) -> bool:
-    """Whether a kernel's folder is there; it may have to be built again."""
-    return (cache_directory() / name / _MANIFEST).exists()
+@lru_cache
+def processor() -> str:
+    """What machine code is for, and what makes it."""
+    host = binding.get_process_triple(), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    return " ".join((metadata.version("llvmlite"), *host))
 
 
-def is_intact(name: str) -> bool:
-    """Whether a kernel's folder is there, and need not be built again."""
-    return _intact(cache_directory() / name)
+def is_kept(kind: str, key: object) -> bool:
+    """Whether a content is in the cache, intact, and need not be made again."""
+    return found(kind, key) is not None
 
 
-@contextmanager
-def intact_folder(name: str, build: Callable[[Path], None]) -> Iterator[Path]:
-    """A kernel's intact folder in the cache, built if need be, which no other process changes meanwhile.
+def found(kind: str, key: object) -> bytes | None:
+    """A content that is in the cache, intact; None if it is not."""
+    return _content(_place(kind, key))
+
+
+def kept(kind: str, key: object, make: Callable[[], bytes]) -> bytes:
+    """A content from the cache, made and written if it is not there, or not intact.
+
+    Parameters
+    ----------
+    kind : str
+        A word, with which the file's name begins.
+    key : object
+        All that the content depends on, with a ``repr`` that tells.
+    make : callable
+        Makes the content, while other processes wait for it.  It must ask for nothing else that is kept.
 
     Raises
     ------
     CacheError
-        The cache folder is not the user's own, or there is no room in it, or Numba is too new.
+        The cache folder is not the user's own, or there is no room in it.
     """
-    root = cache_directory()
-    folder = root / name
-    # of a sixteenth of the kernels: one for each would leave a file for each, and who waits for a lock holds its file
-    with interruptions_kept(), filelock.FileLock(root / f"lock-{name[1]}", mode=0o600), _too_new():
-        if not _intact(folder):
-            try:
-                _remove(folder)
-                build(folder)
-                if not any(folder.rglob("*.nbi")) and _is_untested():  # every load would compile again
-                    raise CacheError(_advice("it keeps machine code elsewhere than beside its source"))
-            except OSError as error:
-                raise CacheError(
-                    f"kernel cache {root}: the kernel cannot be written: {error.strerror or error}; make room there, or"
-                    " set ATTNPHASE_CACHE_DIR to another folder."
-                ) from None
-        yield folder
+    path = _place(kind, key)
+    content = _content(path)
+    if content is None:
+        # of a sixteenth of the files: one for each would leave a file for each, and who waits for a lock holds its file
+        with interruptions_kept(), filelock.FileLock(path.with_name(_LOCK + path.name[-1]), mode=0o600):
+            content = _content(path)  # made while this process waited
+            if content is None:
+                content = make()
+                _write(path, content)
+    return content
 
 
-@contextmanager
-def _too_new() -> Iterator[None]:
-    """A sentence that names the remedy, if compiling or loading ends with an error and Numba was not tested."""
+def _place(kind: str, key: object) -> Path:
+    digest = hashlib.sha256(repr((kind, key)).encode())
+    return cache_directory() / f"{kind}-{digest.hexdigest()[:24]}"
+
+
+def _content(path: Path) -> bytes | None:
+    """What a file holds, if all of it is there, and nobody else can have written it."""
     try:
-        yield
-    except (AttnphaseError, OSError):
-        raise
-    except Exception as error:
-        if not _is_untested():
-            raise
-        raise CacheError(_advice(f"compiling ended with {type(error).__name__}: {error}")) from error
+        whole = path.read_bytes() if ours_alone(path) else b""
+    except OSError:
+        return None
+    content = whole[_DIGEST:]
+    if whole[:_DIGEST] != hashlib.sha256(content).digest():
+        return None
+    with suppress(OSError):  # what was used last is removed last
+        os.utime(path)
+    return content
 
 
-def _is_untested() -> bool:
-    return tuple(map(int, metadata.version("numba").split(".")[:2])) > _NEWEST
+def _write(path: Path, content: bytes) -> None:
+    try:
+        _remove(path)
+        with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
+            aside = Path(folder) / path.name
+            aside.write_bytes(hashlib.sha256(content).digest() + content)
+            aside.chmod(0o600)
+            aside.replace(path)
+    except OSError as error:
+        raise CacheError(
+            f"kernel cache {path.parent}: what was made cannot be written: {error.strerror or error}; make room there,"
+            " or set ATTNPHASE_CACHE_DIR to another folder."
+        ) from None
+    with suppress(OSError):  # other processes remove files too, and the next writing goes on
+        _make_room(path.parent)
 
 
-def _advice(fault: str) -> str:
-    major, minor = _NEWEST
-    return (
-        f"numba {metadata.version('numba')} is newer than {major}.{minor}, the newest that attnphase was tested with,"
-        f" and {fault}; install a newer attnphase, or numba<{major}.{minor + 1}."
-    )
-
-
-@contextmanager
-def filled_aside(folder: Path) -> Iterator[Path]:
-    """An empty folder that, when it has been filled, takes the place of the given one, with its manifest."""
-    aside = folder.with_name(f".{folder.name}")  # of the lock's holder alone
-    _remove(aside)  # left by a killed process
-    aside.mkdir(mode=0o700)
-    yield aside
-    (aside / _MANIFEST).write_text(json.dumps(_checksums(aside), indent=1), encoding="utf-8")
-    for path in aside.rglob("*"):  # the user's umask may let his group write
-        path.chmod(path.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
-    aside.rename(folder)
+def _make_room(folder: Path) -> None:
+    """Remove folders, which earlier versions and killed processes left, and the files that were used longest ago."""
+    total = 0
+    for path in sorted(folder.iterdir(), key=lambda path: path.lstat().st_mtime, reverse=True):
+        with suppress(OSError):
+            info = path.lstat()
+            total += info.st_size
+            abandoned = path.is_dir() and time.time() - info.st_mtime > _HOUR  # a process writes into a young one
+            if abandoned or (total > MOST and not path.is_dir() and not path.name.startswith(_LOCK)):
+                _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -191,17 +201,18 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _checksums(folder: Path) -> dict[str, str]:
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _MANIFEST)
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-
-def _intact(folder: Path) -> bool:
-    """Whether all of a kernel is there, and nobody else can have written any of it."""
+@contextmanager
+def untested_numba_named() -> Iterator[None]:
+    """A sentence that names the remedy, if compiling ends with an error and Numba was not tested."""
     try:
-        if not all(ours_alone(path) for path in (folder, *folder.rglob("*"))):
-            return False
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # unreadable, no JSON, lists in lists without end
-        return False
-    return bool(manifest) and manifest == _checksums(folder)
+        yield
+    except (AttnphaseError, OSError):
+        raise
+    except Exception as error:
+        numba, (major, minor) = metadata.version("numba"), _NEWEST
+        if tuple(map(int, numba.split(".")[:2])) <= _NEWEST:
+            raise
+        raise CacheError(
+            f"numba {numba} is newer than {major}.{minor}, the newest that attnphase was tested with, and compiling"
+            f" ended with {type(error).__name__}: {error}; install a newer attnphase, or numba<{major}.{minor + 1}."
+        ) from error

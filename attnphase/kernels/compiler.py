@@ -3,88 +3,75 @@
 The way of a kernel, with who goes it:
 
     problem -> key                 `key`: what a kernel depends on, and no number of the problem
-    key     -> model -> sources    `derivations`, which alone knows SymPy: the local problem, the state-evolution maps
-    sources -> package             `package`: the minimiser `local/` with the model's local problem in place of its own
-    package -> machine code        Numba, as the package is imported for the first time
-    folder  -> the user's cache    `cache`: built aside, moved into place whole, verified on every load (`ownership`)
-    cache   -> functions           `Kernels` for the theory, `Slopes` for its dynamics, `SampleKernels` at finite d
+    key     -> model -> text       `derivations`, which alone knows SymPy: a model's functions as LLVM's text
+    text    -> machine code        `machine`: by llvmlite, in a second
+    local/  -> machine code        `shared`: the minimiser and what surrounds it, for all models, by Numba, once
+    code    -> functions           by their addresses, in `local.model.Model`
+    both    -> the user's cache    `cache`: files, verified on every load (`ownership`)
 
-The same local problem in NumPy, mpmath and torch is made in `reference`.
+A model's declaration and our version lead to the hash of its text, and the text and the processor to its machine code:
+what is written in another way, but is the same, is not compiled again.  The same functions in NumPy, mpmath and torch
+are made in `reference`; the equations of the theory, which are the same for all models, in `equations`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from pathlib import Path
-from types import ModuleType
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder, is_intact, is_kept
+from attnphase.kernels.cache import found, is_kept, kept, processor, version
+from attnphase.kernels.equations import Maps, maps
 from attnphase.kernels.key import ModelKey
+from attnphase.kernels.local import constants
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
-from attnphase.kernels.package import compile_package, import_package, write_package
+from attnphase.kernels.local.layouts import ENTRIES
+from attnphase.kernels.local.model import FUNCTIONS, Model, model_of
+from attnphase.kernels.local.values import (
+    Draws,
+    FieldLaw,
+    Nodes,
+    Solution,
+    room_of,
+    rows_of,
+    workspace_of,
+)
+from attnphase.kernels.machine import Code, compiled, loaded, module_of
+from attnphase.kernels.shared import (
+    MINIMISERS,
+    are_prepared,
+    entry,
+    kept_part,
+    key_of,
+    linked,
+    prepare,
+    shared,
+    without_compiler,
+)
 from attnphase.lazy import loaded_on_use
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import COMPILING, Callback, silent
 
 with loaded_on_use(__name__):
-    from derivations.codegen import arrays, local_problem, sgd_flow
-    from derivations.models import symbolic
-    from derivations.replica import chain, saddle_point
+    from derivations.codegen import local_problem
 
-__all__ = [
-    "Kernels",
-    "Maps",
-    "SampleKernels",
-    "Slopes",
-    "are_intact",
-    "gains_for",
-    "kernels_for",
-    "load_kernels",
-    "sample_kernels_for",
-    "slopes_for",
-    "tell_if_compiling",
-    "trained_slopes_for",
-]
+__all__ = ["Kernels", "are_intact", "kernels_for", "load_kernels", "sample_kernels_for", "tell_if_compiling"]
 
-_MAPS = ("ridge", "separable")
-_PRINTS = ("numpy", "mpmath")  # beside the compiled local problem, to decide facts about the loss without SymPy
-# Fields of a sample up to which samples are done side by side: above, compiling the step alone takes longer than all
-# else.
-SIDE_BY_SIDE = 16
-
-
-@dataclass(frozen=True)
-class Maps:
-    """The derived equations in NumPy; see the generated modules for their arguments.
-
-    Attributes
-    ----------
-    overlaps_from_conjugates, conjugates_from_moments : callable
-        The two halves of the state-evolution map, equations (7) and (8), the second by the fields' moments.
-    free_entropy_terms, observables : callable
-        Dicts of named terms of ``-Phi`` and of observables.
-    linear_test_error : callable
-        The linear baseline, equations (19)-(20).
-    """
-
-    overlaps_from_conjugates: Callable[..., Any]
-    conjugates_from_moments: Callable[..., Any]
-    free_entropy_terms: Callable[..., Any]
-    observables: Callable[..., Any]
-    linear_test_error: Callable[..., Any]
+_RULES = {
+    name: float(value) for name, value in vars(constants).items() if isinstance(value, (int, float)) and name.isupper()
+}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Compiled functions of one model; see the generated modules for their arguments.
+    """Compiled functions of one model, in the limit of high dimension or of samples at finite d.
 
     Attributes
     ----------
@@ -96,23 +83,21 @@ class Kernels:
         1 if the number of its cluster stands behind these, else 0.
     parameters : int
         Numbers of the loss's own, which stand behind those that all losses are given.
+    key : object
+        What they were made of, see `load_kernels`; in another process they are loaded again by it.
+    model : Model
+        As the minimiser takes it.
     minimise : callable
-        Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
-    losses_at : callable
-        Losses at given fields, as `attnphase.kernels.local.nodes` has them.
-    squares_at : callable
-        Squares of the residuals' derivatives at given fields, as `attnphase.kernels.local.curvature` has them.
-    fields_at, moments_of, targets_at : callable
-        Fields before the search, moments after it and the teacher's targets, as `attnphase.kernels.local.means` has
-        them.
+        Of `Nodes`, `Starts` and a `Solution`: the local problem.
+    fields_at, moments_of : callable
+        Fields before the search and moments after it, as `attnphase.kernels.local.means` has them.
+    targets_at, losses_at, slopes_at, gains_at, squares_at : callable
+        Of samples at given fields, as `attnphase.kernels.local.derivatives` has them: the teacher's targets, losses,
+        minus their gradients, what the labels' noise adds, and squares of the residuals' derivatives.
+    trained_slopes_at : callable
+        Derivatives in the loss's trained parameters, as `attnphase.kernels.local.trained` has them.
     ridge, separable : Maps
         The derived equations for a ridge, and for any regulariser of the rows.
-    folder : Path
-        Where the generated source lies.
-    key : object
-        What they were made of, see `load_kernels`.
-    prints : dict of modules
-        The local problem in NumPy and mpmath, by these names.
     """
 
     length: int
@@ -121,17 +106,22 @@ class Kernels:
     noise_columns: int
     cluster_columns: int
     parameters: int
-    minimise: Callable[[Nodes, Starts, Solution], None]
-    fields_at: Callable[[Draws, FieldLaw, Array, Array], None]
-    moments_of: Callable[..., None]
-    losses_at: Callable[..., None]
-    squares_at: Callable[..., None]
-    targets_at: Callable[..., None]
-    ridge: Maps
-    separable: Maps
-    folder: Path
-    key: Any = field(compare=False)
-    prints: dict[str, ModuleType] = field(compare=False)
+    key: Any
+    model: Model = field(compare=False, repr=False)
+    minimise: Callable[[Nodes, Starts, Solution], None] = field(repr=False)
+    fields_at: Callable[[Draws, FieldLaw, Array, Array], None] = field(repr=False)
+    moments_of: Callable[..., None] = field(repr=False)
+    targets_at: Callable[..., None] = field(repr=False)
+    losses_at: Callable[..., None] = field(repr=False)
+    slopes_at: Callable[..., None] = field(repr=False)
+    gains_at: Callable[..., None] = field(repr=False)
+    squares_at: Callable[..., None] = field(repr=False)
+    trained_slopes_at: Callable[..., None] = field(repr=False)
+    ridge: Maps = field(repr=False)
+    separable: Maps = field(repr=False)
+
+    def __reduce__(self) -> Any:
+        return load_kernels, (self.key,)
 
     @property
     def label_normals(self) -> int:
@@ -150,55 +140,64 @@ class Kernels:
         return np.array([0.37, 1.3, 0.8, *np.ones(1 + self.columns), *own])
 
 
-@dataclass(frozen=True)
-class Slopes:
-    """What the dynamics of one model needs besides its `Kernels`.
-
-    Attributes
-    ----------
-    slopes_at : callable
-        Losses and minus their gradients at given fields, as `attnphase.kernels.local.slopes` has them.
-    mean_rate, scatter_rate, overlaps : callable
-        The derived equations of the rows of the weights in NumPy, as the generated module has them.
-    """
-
-    slopes_at: Callable[..., None]
-    mean_rate: Callable[..., Any]
-    scatter_rate: Callable[..., Any]
-    overlaps: Callable[..., Any]
+_NONE = np.empty(0)
 
 
-@dataclass(frozen=True)
-class _SlopeKey:
-    """The kernel of a model that holds one further entry point: whoever only minimises need not compile it."""
-
-    of: ModelKey
-    way_in: str = "slopes"
-
-    def model(self) -> Any:
-        """The model."""
-        return self.of.model()
+def _nodes(fields: Array, teacher_fields: Array, mixing: Array, parameters: Array, variance: Array) -> Nodes:
+    return Nodes(fields, teacher_fields, _NONE, mixing, parameters, variance)
 
 
-@dataclass(frozen=True)
-class SampleKernels:
-    """Compiled functions of one model for samples at finite d.
+def _run(_held: Code, model: Model, name: str, *arguments: Any) -> None:
+    """Call what all models share; whoever does holds the model's code, as long as its addresses are in use."""
+    shared(name)(model, *arguments)
 
-    Attributes
-    ----------
-    length, columns, teacher_rank : int
-        L, r, t.
-    minimise : callable
-        Of `SampleNodes`, `Starts` and a `Solution`: the local problem, in machine code.
-    folder : Path
-        Where the generated source lies.
-    """
 
-    length: int
-    columns: int
-    teacher_rank: int
-    minimise: Callable[[SampleNodes, Starts, Solution], None]
-    folder: Path
+def _functions(model: Model, code: Code, part: str) -> dict[str, Callable[..., None]]:
+    """What all models share, of one of them; each call has room of its own."""
+    in_lanes, kinks = part == "lanes", int(model.numbers["kinks"][0])
+    run, name = partial(_run, code, model), MINIMISERS[part]
+    search = partial(run, name) if without_compiler() else entry(code, "minimise", ENTRIES[name][1][1:])
+    room: Callable[[Model], Any] = room_of if in_lanes else workspace_of
+
+    def minimise(nodes: Nodes, starts: Starts, solution: Solution) -> None:
+        search(nodes, starts, solution, room(model))
+
+    def fields_at(*arguments: Any) -> None:
+        run("fields_at", *arguments, rows_of(model))
+
+    def moments_of(*arguments: Any) -> None:
+        run("moments_of", *arguments, rows_of(model))
+
+    def targets_at(teacher_fields: Array, mixing: Array, parameters: Array, targets: Array) -> None:
+        run("targets_at", _nodes(_NONE, teacher_fields, mixing, parameters, _NONE), targets)
+
+    def losses_at(*at_and_losses: Array) -> None:
+        *at, losses = at_and_losses
+        if in_lanes:
+            run("losses_in_lanes", _nodes(*at), losses, room_of(model))
+        else:
+            run("losses_one_by_one", _nodes(*at), losses, workspace_of(model))
+
+    def slopes_at(*at_and_found: Array) -> None:
+        *at, losses, residuals = at_and_found
+        run("slopes_at", _nodes(*at), losses, residuals, workspace_of(model))
+
+    def gains_at(*at_and_found: Array) -> None:
+        *at, squares, losses = at_and_found
+        run("gains_at", _nodes(*at), squares, losses, workspace_of(model))
+
+    def squares_at(nodes: Nodes, *arguments: Array) -> None:
+        run("squares_at", nodes, *arguments, workspace_of(model))
+
+    def trained_slopes_at(nodes: Nodes, fields: Array, followed: int, slopes: Array, curvatures: Array) -> None:
+        size = math.prod(fields.shape[1:])
+        crossed, scratch = np.empty((slopes.shape[1], size + kinks)), np.empty((3, followed, size))
+        arguments = fields, slopes, curvatures, crossed, scratch, workspace_of(model)
+        run("trained_slopes_at", nodes, *arguments)
+
+    local: list[Callable[..., None]] = [minimise, fields_at, moments_of, targets_at, losses_at]
+    local += [slopes_at, gains_at, squares_at, trained_slopes_at]
+    return {one.__name__: one for one in local}
 
 
 def kernels_for(problem: Problem) -> Kernels:
@@ -206,7 +205,7 @@ def kernels_for(problem: Problem) -> Kernels:
     return load_kernels(ModelKey.of(problem))
 
 
-def sample_kernels_for(problem: Problem) -> SampleKernels:
+def sample_kernels_for(problem: Problem) -> Kernels:
     """Compiled kernels for samples at finite d of a problem's model, from the cache if they are there and intact.
 
     Raises
@@ -214,50 +213,7 @@ def sample_kernels_for(problem: Problem) -> SampleKernels:
     CacheError
         The cache folder is not the user's own.
     """
-    return load_sample_kernels(ModelKey.of(problem, finite=True))
-
-
-def slopes_for(problem: Problem) -> Slopes:
-    """The compiled gradient of a problem's model, from the cache if it is there and intact.
-
-    Raises
-    ------
-    CacheError
-        The cache folder is not the user's own.
-    """
-    return load_slopes(_SlopeKey(ModelKey.of(problem)))
-
-
-def gains_for(problem: Problem) -> Callable[..., None]:
-    """Gains by the labels' noise, compiled, as `attnphase.kernels.local.gains` has them.
-
-    Parameters
-    ----------
-    problem : Problem
-        With noise.
-
-    Raises
-    ------
-    CacheError
-        The cache folder is not the user's own.
-    """
-    return load_entry(_SlopeKey(ModelKey.of(problem), "gains"), "gains_at")
-
-
-def trained_slopes_for(problem: Problem) -> Callable[..., None]:
-    """Derivatives of the loss in its trained parameters, compiled, as `attnphase.kernels.local.trained` has them.
-
-    Parameters
-    ----------
-    problem : Problem
-        With trained parameters.
-
-    Raises
-    ------
-    CacheError
-        The cache folder is not the user's own.
-    """
-    return load_entry(_SlopeKey(ModelKey.of(problem), "trained"), "trained_slopes_at")
+    return load_kernels(ModelKey.of(problem, finite=True))
 
 
 def tell_if_compiling(problem: Problem, callback: Callback, *, finite: bool = False) -> None:
@@ -270,15 +226,13 @@ def tell_if_compiling(problem: Problem, callback: Callback, *, finite: bool = Fa
     finite : bool
         Those for samples at finite d.
     """
-    if callback is silent:
-        return
-    if not is_kept(fingerprint(ModelKey.of(problem, finite=finite))):
+    if callback is not silent and not _is_kept(ModelKey.of(problem, finite=finite)):
         callback(COMPILING)
 
 
 def are_intact(problem: Problem) -> bool:
     """Whether the kernels of a problem's model are in the cache, and need not be built again."""
-    return is_intact(fingerprint(ModelKey.of(problem)))
+    return _is_kept(ModelKey.of(problem))
 
 
 @lru_cache(maxsize=32)
@@ -288,134 +242,65 @@ def load_kernels(key: Any) -> Kernels:
     Raises
     ------
     CacheError
-        The cache folder is not the user's own.
+        The cache folder is not the user's own, or there is no room in it.
     """
-    with built_folder(key) as folder:
-        nodes = _nodes_of(folder)
-        prints = [f"in_{name}" for name in _PRINTS]
-        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", "curvature", *_MAPS, *prints))
-    local, means = modules["local_problem"], modules["means"]
+    described = json.loads(kept("model", _declared(key), lambda: json.dumps(_described(key)).encode()))
+    sizes, part = described["constants"], _minimiser(described)
+    content = found("code", _of_text(described))
+    if content is None:
+        prepare((part, "around"))
+        minimiser = b"" if without_compiler() else kept_part(part)
+        content = kept("code", _of_text(described), lambda: _machine_code(key, minimiser))
+    code = loaded(content, [*FUNCTIONS, "minimise"])
+    model = model_of(sizes, code.addresses)
     return Kernels(
-        length=local.LENGTH,
-        columns=local.COLUMNS,
-        teacher_rank=local.TEACHER_RANK,
-        noise_columns=local.NOISE,
-        cluster_columns=local.LABEL_FIELDS - local.TEACHER_RANK - local.NOISE,
-        parameters=local.PARAMETERS,
-        minimise=_minimiser(modules[nodes].minimise),
-        fields_at=means.fields_at,
-        moments_of=means.moments_of,
-        losses_at=modules[nodes].losses_at,
-        squares_at=modules["curvature"].squares_at,
-        targets_at=means.targets_at,
-        ridge=_maps_of(modules["ridge"]),
-        separable=_maps_of(modules["separable"]),
-        folder=folder,
+        length=sizes["LENGTH"],
+        columns=sizes["COLUMNS"],
+        teacher_rank=sizes["TEACHER_RANK"],
+        noise_columns=sizes["NOISE"],
+        cluster_columns=sizes["LABEL_FIELDS"] - sizes["TEACHER_RANK"] - sizes["NOISE"],
+        parameters=sizes["PARAMETERS"],
         key=key,
-        prints={name: modules[f"in_{name}"] for name in _PRINTS},
+        model=model,
+        ridge=maps(separable=False),
+        separable=maps(separable=True),
+        **_functions(model, code, part),
     )
 
 
-@lru_cache(maxsize=32)
-def load_sample_kernels(key: ModelKey) -> SampleKernels:
-    with built_folder(key) as folder:
-        samples = _samples_of(folder)
-        modules = import_package(folder, folder.name, ("local_problem", samples))
-    local = modules["local_problem"]
-    return SampleKernels(
-        length=local.LENGTH,
-        columns=local.COLUMNS,
-        teacher_rank=local.TEACHER_RANK,
-        minimise=_minimiser(modules[samples].minimise),
-        folder=folder,
-    )
+def _declared(key: Any) -> Any:
+    return repr(key), version()
 
 
-@lru_cache(maxsize=32)
-def load_slopes(key: _SlopeKey) -> Slopes:
-    with built_folder(key) as folder:
-        modules = import_package(folder, folder.name, ("slopes", "rows"))
-    rows = modules["rows"]
-    return Slopes(modules["slopes"].slopes_at, rows.mean_rate, rows.scatter_rate, rows.overlaps)
+def _of_text(described: Any) -> Any:
+    """What machine code depends on: the model's functions, the minimiser, the processor."""
+    return described["text"], without_compiler() or key_of(_minimiser(described)), processor()
 
 
-@lru_cache(maxsize=32)
-def load_entry(key: _SlopeKey, name: str) -> Callable[..., None]:
-    with built_folder(key) as folder:
-        found: Callable[..., None] = getattr(import_package(folder, folder.name, (key.way_in,))[key.way_in], name)
-    return found
+def _minimiser(described: Any) -> str:
+    """Which minimiser a model has."""
+    return "lanes" if "LANES" in described["constants"] else "search"
 
 
-def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution], None]:
-    """A compiled minimiser, to which the starts are a number."""
-
-    def minimise(nodes: Any, starts: Starts, solution: Solution) -> None:
-        compiled(nodes, int(starts), solution)
-
-    return minimise
+def _is_kept(key: Any) -> bool:
+    """Whether nothing has to be compiled for a model."""
+    content = found("model", _declared(key))
+    return content is not None and is_kept("code", _of_text(json.loads(content))) and are_prepared(("around",))
 
 
-def _maps_of(module: Any) -> Maps:
-    return Maps(**{one.name: getattr(module, one.name) for one in fields(Maps)})
+def _described(key: Any) -> dict[str, Any]:
+    """What is known of a model without SymPy: constants, and the hash of its text."""
+    sizes, text = _source(key)
+    return {"constants": sizes, "text": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def built_folder(key: Any) -> AbstractContextManager[Path]:
-    """The kernel's intact folder in the cache, which no other process changes meanwhile."""
-
-    def build(folder: Path) -> None:
-        build_kernel(key, folder)
-
-    return intact_folder(fingerprint(key), build)
+def _machine_code(key: Any, minimiser: bytes) -> bytes:
+    sizes, text = _source(key)
+    if not minimiser:
+        return compiled(module_of(text))
+    return linked(minimiser, model_of(sizes, {name: 1 for name in FUNCTIONS if f"@{name}(" in text}), text)
 
 
-def build_kernel(key: Any, folder: Path) -> None:
-    """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
-    entry, finite = getattr(key, "way_in", None), getattr(key, "finite", False)
-    with filled_aside(folder) as aside:
-
-        def write() -> tuple[str, ...]:
-            model = key.model()
-            if entry is not None:
-                own = {"local_problem": local_problem.kernel_source(model), "rows": sgd_flow.flow_source()}
-                write_package(aside, own)
-                return (entry,)
-            write_package(aside, _sources(model, finite=finite))
-            return (_samples_of(aside),) if finite else (_nodes_of(aside), "means", "curvature")
-
-        compile_package(aside, folder.name, write, 1 if entry or finite else 2)
-
-
-def _sources(model: Any, *, finite: bool) -> dict[str, str]:
-    """The generated modules of a model, for samples at finite d or for the theory."""
-    sources = {"local_problem": local_problem.kernel_source(model)}
-    if not finite:
-        prints = {name: local_problem.local_problem_source(model, name) for name in _PRINTS}
-        sources |= map_sources() | {f"in_{name}": source for name, source in prints.items()}
-    smooth = model.prox is None and not model.has_kink
-    if smooth and model.length * model.columns <= SIDE_BY_SIDE:
-        sources["lanes"] = local_problem.lanes_source(model, own=finite)
-        regular = local_problem.steps_source(model)
-        if regular is not None and not finite:
-            sources["steps"] = regular
-    return sources
-
-
-def _nodes_of(folder: Path) -> str:
-    """The way into a kernel: nodes one after another, or side by side where the model has lanes, or steps too."""
-    if (folder / "steps.py").exists():
-        return "together"
-    return "blocks" if (folder / "lanes.py").exists() else "nodes"
-
-
-def _samples_of(folder: Path) -> str:
-    """The way into a kernel for samples at finite d: one after another, or side by side where the model has lanes."""
-    return "sample_blocks" if (folder / "lanes.py").exists() else "samples"
-
-
-def map_sources() -> dict[str, str]:
-    """The derived equations as NumPy source, for a ridge and for any regulariser of the rows."""
-    sources = {}
-    for name in _MAPS:
-        free_entropy = chain.derive_free_entropy(symbolic.GENERIC, separable=name == "separable")
-        sources[name] = arrays.state_evolution_source(saddle_point.derive_saddle_point(free_entropy), free_entropy)
-    return sources
+@lru_cache(maxsize=1)  # for its description, and then for its code
+def _source(key: Any) -> tuple[dict[str, Any], str]:
+    return local_problem.machine_source(key.model(), _RULES, own=getattr(key, "finite", False))

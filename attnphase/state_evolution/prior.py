@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.kernels.compiler import Kernels, Maps
+from attnphase.kernels.compiler import Kernels
+from attnphase.kernels.equations import Maps
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 from attnphase.rows.means import row_moments

@@ -162,7 +162,7 @@ class ProximalProblem:
         slopes, curvatures = np.empty((len(fields), count)), np.empty((len(fields), count, count))
         nodes = self._nodes(configuration, omega, k, factors)
         followed = count - self.system.norms
-        self.system.trained_slopes(nodes, np.ascontiguousarray(fields), followed, slopes, curvatures)
+        self.system.kernels.trained_slopes_at(nodes, np.ascontiguousarray(fields), followed, slopes, curvatures)
         return slopes, curvatures
 
     def label_slopes(self, configuration: int, fields: Array, k: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -14,7 +14,7 @@ from attnphase.arrays import Array
 from attnphase.facts.losses import Loss
 from attnphase.facts.questions import Asked
 from attnphase.integration.refinement import Refinement
-from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling, trained_slopes_for
+from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
 from attnphase.kernels.key import model_numbers, trained_places
 from attnphase.problem.consistency import has_rule
 from attnphase.problem.integration import Integration
@@ -177,11 +177,6 @@ class System:
     def _places(self) -> NDArray[np.intp]:
         """Where these stand among all numbers of the loss."""
         return np.array(trained_places(self.problem), dtype=np.intp)
-
-    @cached_property
-    def trained_slopes(self) -> Callable[..., None]:
-        """Derivatives of the loss in them, compiled."""
-        return trained_slopes_for(self.problem)
 
     @cached_property
     def penalties(self) -> TrainedPenalties:

@@ -1,21 +1,19 @@
-"""The kernel cache: damage is noticed and repaired, and nobody else's folder is trusted.
+"""The kernel cache: damage is noticed and repaired, and nobody else's files and folders are trusted.
 
-Not public: `intact_folder` and `compile_package`, for a model takes ten seconds to compile and a file of text none.
+Not public: `kept`, for a model takes seconds to compile and a text none.
 """
 
 import multiprocessing
 import os
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from attnphase.errors import CacheError
-from attnphase.kernels.cache import cache_directory, filled_aside, intact_folder
-from attnphase.kernels.package import compile_package
+from attnphase.kernels import cache as store
+from attnphase.kernels.cache import cache_directory, is_kept, kept
 
 ANOTHER = 54321  # a user that no machine of ours has
 
@@ -27,20 +25,19 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "above" / "cache" / "kernels"
 
 
-def built(text="whole", builds=None):
-    """The folder of a kernel, which is built from this text if need be."""
+def never():
+    raise AssertionError("it is there and intact")
 
-    def build(folder):
-        if builds is not None:
-            builds.append(text)
-        with filled_aside(folder) as aside:
-            (aside / "code").mkdir()
-            (aside / "code" / "machine").write_text(text)
-            (aside / "source.py").write_text("whole")
 
-    with intact_folder("k0aaa", build) as folder:
-        assert (folder / "source.py").read_text() == "whole"
-        return folder, (folder / "code" / "machine").read_text()
+def files():
+    return {path for path in cache_directory().iterdir() if not path.name.startswith("lock-")}
+
+
+def made(content=b"whole", key: object = "key"):
+    """The file of a content that was not there."""
+    before = files()
+    assert kept("text", key, lambda: content) == content
+    return (files() - before).pop()
 
 
 @pytest.fixture
@@ -70,53 +67,55 @@ def refusal():
 
 
 DAMAGE = {
-    "a file is cut": lambda folder: (folder / "code" / "machine").write_text("wh"),
-    "a file is missing": lambda folder: (folder / "source.py").unlink(),
-    "a file is added": lambda folder: (folder / "evil.py").write_text("raise SystemExit(3)"),
-    "the manifest is no JSON": lambda folder: (folder / "manifest.json").write_text("{not json"),
-    "the folder is a link": lambda folder: folder.symlink_to(folder.rename(folder.with_name("elsewhere"))),
-    "the folder may be written to": lambda folder: folder.chmod(0o770),
-    "a file may be written to": lambda folder: (folder / "source.py").chmod(0o666),
+    "it is cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "it is empty": lambda path: path.write_bytes(b""),
+    "its checksum is another": lambda path: path.write_bytes(b"!" + path.read_bytes()[1:]),
+    "it is gone": Path.unlink,
+    "it is a folder": lambda path: (path.unlink(), path.mkdir()),
+    "it is a link": lambda path: path.symlink_to(path.rename(path.with_name("elsewhere"))),
+    "others may write to it": lambda path: path.chmod(0o620),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_kernel_is_built_again_if(damage):
-    folder, _ = built()
-    builds = []
-    assert built("never built", builds) == (folder, "whole")
-    DAMAGE[damage](folder)
-    assert built("built again", builds) == (folder, "built again")
-    assert builds == ["built again"]
-    assert not folder.is_symlink()
+def test_a_file_is_made_again_if(damage):
+    path = made()
+    assert kept("text", "key", never) == b"whole"
+    DAMAGE[damage](path)
+    assert not is_kept("text", "key")
+    assert [kept("text", "key", make) for make in (lambda: b"again", never)] == [b"again"] * 2
+    assert stat.S_IFMT(path.lstat().st_mode) == stat.S_IFREG
 
 
-@pytest.mark.parametrize("what", [".", "code/machine"])
-def test_a_kernel_of_somebody_else_is_built_again(give_away, what):
-    """With a manifest that fits: what is checked is who wrote it."""
-    folder, _ = built()
-    give_away(folder / what)
-    assert built("built again") == (folder, "built again")
+def test_a_file_of_somebody_else_is_made_again(give_away):
+    """With a checksum that fits: what is checked is who wrote it."""
+    give_away(made())
+    assert kept("text", "key", lambda: b"again") == b"again"
 
 
-def test_what_is_built_under_a_loose_umask_is_nobody_elses(cache):
+def test_every_kind_and_key_has_a_file_of_its_own():
+    names = [(kind, key) for kind in ("text", "code") for key in ("one", ("one", 2))]
+    first = [kept(*each, repr(each).encode) for each in names]
+    assert first == [kept(*each, never) for each in names] == [repr(each).encode() for each in names]
+
+
+def test_what_is_made_under_a_loose_umask_is_nobody_elses(cache):
     mask = os.umask(0)
     try:
-        folder, _ = built()
+        path = made()
     finally:
         os.umask(mask)
-    assert [path for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o022] == []
+    assert {stat.S_IMODE(path.stat().st_mode) for path in cache.iterdir()} == {0o600}, path
     assert [stat.S_IMODE(path.stat().st_mode) for path in (cache, *cache.parents[:2])] == [0o700] * 3
 
 
 def test_a_cache_that_others_could_have_written_to_is_refused_and_not_made_private(cache):
-    folder = cache_directory()
+    folder, shared = cache_directory(), cache.parents[1]
     for mode in (0o777, 0o1777, 0o720):
         folder.chmod(mode)
         assert f"{folder}: others could have written to it" in refusal()
         assert stat.S_IMODE(folder.stat().st_mode) == mode
     folder.chmod(0o700)
-    shared = cache.parents[1]
     shared.chmod(0o777)
     assert f"others may write to {shared}" in refusal()
     shared.chmod(0o1777)  # nobody renames another's folder there, as in /tmp
@@ -140,68 +139,68 @@ def test_a_cache_that_cannot_be_made_is_replaced_for_the_run(tmp_path, monkeypat
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_what_a_killed_compilation_left_is_replaced(cache):
-    (cache_directory() / ".k0aaa").mkdir()
-    (cache / ".k0aaa" / "half.py").write_text("half of it")
-    folder, _ = built()
-    assert [path.name for path in cache.iterdir() if path.is_dir()] == ["k0aaa"]
-    assert not (folder / "half.py").exists()
+def test_a_full_disk_is_told_and_leaves_nothing(monkeypatch):
+    def full(path, content):
+        path.open("wb").close()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(CacheError, match="cannot be written: No space left on device; make room there"):
+        kept("text", "key", lambda: b"whole")
+    assert files() == set()
 
 
-def build_in_process(barrier, place):
-    """A second process that builds at the same time fails."""
+def test_what_was_used_longest_ago_goes_first(monkeypatch):
+    monkeypatch.setattr(store, "MOST", 3000)
+    oldest, used, unused = (made(bytes(800), key) for key in range(3))
+    for age, path in enumerate((unused, oldest, used), start=1):
+        os.utime(path, (0, time.time() - 100 * age))
+    kept("text", 1, never)
+    newest = made(bytes(800), 3)
+    assert files() == {used, unused, newest}
+    last = made(bytes(1600), 4)
+    assert files() == {newest, last}
+    kept("text", 5, lambda: bytes(4000))  # more than all may take
+    assert {path.name[:5] for path in cache_directory().iterdir()} == {"lock-"}
 
-    def build(folder):
+
+def test_what_earlier_versions_and_killed_processes_left_is_removed(cache):
+    left, young = ("k0123456789abcdef01234567", ".k0123", ".tmp"), ".tmp of a process that runs"
+    for name in (*left, young):
+        (cache_directory() / name).mkdir()
+        (cache / name / "half.py").write_text("half of it")
+    for name in left:
+        os.utime(cache / name, (0, time.time() - 7200))
+    path = made()
+    assert files() == {path, cache / young}
+
+
+def make_in_process(barrier, place):
+    """A second process that makes it fails."""
+
+    def make():
         (Path(place) / "alone").mkdir()
         time.sleep(0.3)
-        with filled_aside(folder) as aside:
-            (aside / "source.py").write_text("whole")
+        return b"whole"
 
     barrier.wait(600)
-    with intact_folder("k0aaa", build) as folder:
-        assert (folder / "source.py").read_text() == "whole"
+    assert kept("text", "key", make) == b"whole"
 
 
-def test_two_processes_compile_once(tmp_path):
+def die_in_process(barrier, place):
+    """A process that ends while it makes something."""
+    barrier.wait(600)
+    kept("text", "key", lambda: os._exit(9))
+
+
+@pytest.mark.parametrize(("run", "code"), [(make_in_process, 0), (die_in_process, 9)])
+def test_of_two_processes_one_makes_it_and_none_where_both_are_killed(tmp_path, run, code):
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)
-    processes = [context.Process(target=build_in_process, args=(barrier, str(tmp_path))) for _ in range(2)]
+    processes = [context.Process(target=run, args=(barrier, str(tmp_path))) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(600)
-    assert [process.exitcode for process in processes] == [0, 0]
-
-
-def test_what_stops_a_compilation_is_told(tmp_path):
-    """In a process of its own: its exception, or its end; and no module of the other process is left running."""
-    (tmp_path / "__init__.py").write_text("")
-    (tmp_path / "broken.py").write_text("raise OSError(28, 'No space left on device')")
-    (tmp_path / "killed.py").write_text("import os; os._exit(7)")
-    (tmp_path / "endless.py").write_text("while True: pass")
-    with pytest.raises(OSError, match="No space left on device"):
-        compile_package(tmp_path, "of_a_test", lambda: ("broken", "endless"))
-    with pytest.raises(ChildProcessError, match=r"exit code 7.*run it again"):
-        compile_package(tmp_path, "of_a_test", lambda: ("killed",), processes=1)
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
-def test_a_compilation_ends_with_the_process_that_waits(tmp_path):
-    pid = tmp_path / "pid"
-    (tmp_path / "__init__.py").write_text("")
-    (tmp_path / "endless.py").write_text(
-        f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\nwhile True: pass\n"
-    )
-    code = f"compile_package(Path({str(tmp_path)!r}), 'of_a_test', lambda: ('endless',), 1)"
-    head = "from pathlib import Path; from attnphase.kernels.package import compile_package; "
-    with subprocess.Popen([sys.executable, "-c", head + code]) as waiting:
-        while not pid.exists() or not pid.read_text():
-            assert waiting.poll() is None
-            time.sleep(0.05)
-        waiting.kill()
-    state = Path(f"/proc/{pid.read_text()}/stat")
-    for _ in range(600):
-        if not state.exists() or state.read_text().split()[2] == "Z":  # ended, if nobody has asked yet how
-            return
-        time.sleep(0.1)
-    raise AssertionError("the process still compiles")
+    assert [process.exitcode for process in processes] == [code] * 2
+    assert is_kept("text", "key") == (code == 0)

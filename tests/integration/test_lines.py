@@ -191,7 +191,7 @@ def test_the_lightest_nodes_are_left_out(counts):
     assert left <= share * variances.sum() < left + variances[np.isclose(weights, weights[is_kept].min())].sum()
 
 
-def test_nodes_beside_a_break_are_not_left_out(uncompiled):
+def test_nodes_beside_a_break_are_not_left_out():
     """However light they are: in this direction none is, in the others those that are far from all breaks."""
     loss = {"kind": "expression", "expression": "(h0_0 + h1_0 - sign(k0_0 + 0.7*k1_0 - 0.3))**2/2"}
     found = directions.directions_of(

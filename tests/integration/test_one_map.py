@@ -37,11 +37,9 @@ POINTS = [(3.1, 2.3, 0.0, 1.2), (4.4, 5.1, -0.3, 1.9)]
 @pytest.mark.parametrize(
     ("name", "rule"), [*product(("logistic", "noisy", "clusters"), ("lines", "sobol")), ("hinge", "lines")]
 )
-def test_conjugates_of_labels_are_those_of_own_quadrature(name, rule, request):
+def test_conjugates_of_labels_are_those_of_own_quadrature(name, rule):
     """One token, whose label's probability given the student's field is known."""
     problem, (pull, loss), sites = LABELS[name]
-    if name == "hinge":
-        request.getfixturevalue("uncompiled")
     mean, noise = 0.0 if len(sites) == 1 else -0.2, problem.teacher.noise
     points = [(q, V, m + mean, theta) for q, V, m, theta in POINTS[: len(sites)]]
     own = [

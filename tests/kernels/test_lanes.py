@@ -1,20 +1,26 @@
 """Nodes side by side in the lanes of a block find what the same search finds one by one.
 
-Not public: the search of a single node, and the functions of lanes, which run here as Python.
+Not public: the search of a single node, and the functions of lanes.
 """
 
+import ctypes
 import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
-from local_problems import Starts, drawn, empty, in_python
+from local_problems import Starts, drawn, empty, one_by_one
 
 import attnphase as ap
-from attnphase.kernels.key import ModelKey
-from attnphase.kernels.local.constants import MATCHED, RUNAWAY
+from attnphase.kernels.compiler import kernels_for, load_kernels
+from attnphase.kernels.local.constants import ARGUMENTS, MATCHED, RUNAWAY
 from attnphase.kernels.local.values import Nodes, Solution
-from derivations.codegen.backends.lanes import LANES
-from derivations.codegen.modules import completed
+from attnphase.kernels.machine import compiled, loaded, module_of
+from derivations.codegen.form import Function, Loop, Store
+from derivations.codegen.llvm import emitted
+from derivations.codegen.tape import Place, Tape
 from derivations.models.scalar import formula_loss
 
 THREE = {"tokens.length": 3, "positions.kind": "none"}
@@ -36,6 +42,16 @@ CASES = {
 }
 
 
+@dataclass(frozen=True)
+class _Formula:
+    """The key of a loss of one token that no problem may have."""
+
+    text: str
+
+    def model(self):
+        return formula_loss(self.text, 1, 1, 1)
+
+
 def assert_same(found: Solution, expected: Solution) -> None:
     """Energies of both minima; all else where one is lower than the other."""
     np.testing.assert_allclose(found.energies, expected.energies, rtol=1e-11, atol=1e-12)
@@ -52,37 +68,37 @@ def assert_same(found: Solution, expected: Solution) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_block_finds_what_a_search_of_its_own_finds(name, tmp_path, uncompiled):
+def test_a_block_finds_what_a_search_of_its_own_finds(name):
     """From every kind of start, beginning at minima that are a little off."""
     fields, count, kinds = CASES[name]
-    problem = ap.Problem.paper(omega=0.3).with_fields(fields)
-    ways, several = in_python(ModelKey.of(problem).model(), tmp_path), 0
+    problem, several = ap.Problem.paper(omega=0.3).with_fields(fields), 0
+    in_lanes, one_after_another = kernels_for(problem).minimise, partial(one_by_one, problem)
     for kind, (scale, width) in enumerate(kinds):
         nodes, known = drawn(problem, count, 5 + kind, scale, width or 0.0), None
         if width is None:
             nodes.centers[:] = nodes.teacher_fields * nodes.parameters[MATCHED]
         for starts in Starts:
             both = empty(nodes), empty(nodes)
-            for minimise, solution in zip(ways, both, strict=True):
+            for minimise, solution in zip((in_lanes, one_after_another), both, strict=True):
                 if known is not None:
                     solution.minima[:], solution.energies[:] = known.minima * 1.02, known.energies
-                minimise(nodes, int(starts), solution)
+                minimise(nodes, starts, solution)
             assert_same(*both)
             known = both[1]
             several += int((np.diff(known.energies)[:, 0] > 1e-9).sum())
     assert several > 2 or name == "logistic"
 
 
-def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path, uncompiled):
+def test_nodes_without_a_minimum_keep_what_the_centre_has():
     """The teacher's field says how the loss bends, and for some nodes it has no bottom."""
-    minimise, _ = in_python(formula_loss("k*h**2/2 + 3*cos(h)", 1, 1, 1), tmp_path)
+    minimise = load_kernels(_Formula("k*h**2/2 + 3*cos(h)")).minimise
     rng = np.random.default_rng(4)
     for starts, count in ((Starts.FROM_ZERO, 640), (Starts.COLD, 100)):
         k = np.where(rng.random(count) < 0.3, -2.0, 0.5).reshape(count, 1, 1)
         center = rng.normal(size=(count, 1, 1)) * 2
         nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0, 1.0, 1.0]), np.ones(1))
         found = empty(nodes)
-        minimise(nodes, int(starts), found)
+        minimise(nodes, starts, found)
         fallen = (found.flags == RUNAWAY) & (found.minima[:, 0, 0, 0] == center.ravel())
         assert 5 < fallen.sum() <= (k < 0).sum()
         at_center = (k * center**2 / 2 + 3 * np.cos(center)).ravel()
@@ -91,29 +107,55 @@ def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path, uncompiled):
     # a curvature that is infinite where the energy is not leaves no step to make, and none that is refused
     alone = nodes._replace(centers=center[:1], teacher_fields=k[:1], factor=np.full((1, 1, 1), 1e160))
     found = empty(alone)
-    minimise(alone, int(Starts.COLD), found)
+    minimise(alone, Starts.COLD, found)
     assert found.flags[0] < 0
 
 
-def test_elementary_functions_of_lanes():
+def applied(value, points, lanes):
+    """A function of ``points`` at these, in lanes, of which there are as many as points, or one after another."""
+    loop = Loop((Store(Place("values", (0,)), value),))
+    function = Function("apply", ("points", "values"), (loop,), lanes=len(points) * lanes, in_turn=lanes)
+    code = loaded(compiled(module_of(emitted([function], ARGUMENTS))), ["apply"])
+    apply = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_void_p] * ARGUMENTS)(code.addresses["apply"])
+    values = np.empty(len(points))
+    for n in range(1 if lanes else len(points)):
+        apply(points[n:].ctypes.data, values[n:].ctypes.data, *[None] * (ARGUMENTS - 2))
+    return values
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_elementary_functions(lanes):
     """To a few units in the last place, wherever the minimiser may look; at the ends they stay what they are."""
-    known = {name: getattr(math, name) for name in ("exp", "log", "log1p", "tanh", "cosh", "sinh")} | {
+    known = {name: getattr(math, name) for name in ("exp", "log", "tanh", "cosh", "sinh")} | {
         "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
         "softplus": lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0),
+        "sin": math.sin,
     }
-    source = completed("", "\n".join(f"def use_{name}(x):\n    return {name}(x)" for name in known), LANES)
-    plain = "inlined = in_order = lambda f: f\ndef chosen(condition, yes, no):\n    return yes if condition else no\n"
-    lines = [line for line in source.splitlines() if not line.startswith(("from .compiled", "from __future__"))]
-    space: dict = {}
-    exec(plain + "\n".join(lines), space)
-    rng = np.random.default_rng(3)
-    both = np.concatenate([rng.normal(0, 3, 400), rng.normal(0, 1e-3, 100), rng.uniform(-30, 30, 100)])
+    tape, rng = Tape(), np.random.default_rng(3)
+    both = np.concatenate([rng.normal(0, 3, 400), rng.normal(0, 1e-3, 100), rng.uniform(-30, 30, 100), np.zeros(8)])
+    ends = np.array([-1e4, 0.0, -1.0, np.nan, np.inf, 1.0, 2.0, 3.0])
     for name, function in known.items():
-        points = np.exp(both) if name == "log" else np.expm1(both[both < 30]) if name == "log1p" else both
-        for x in points:
-            absolute = 4e-16 if name in ("tanh", "sinh", "log1p") else 0.0
-            expected = pytest.approx(function(x), rel=2e-14 if name == "exp" else 1e-13, abs=absolute)
-            assert space[name](float(x)) == expected, (name, x)
-    assert space["exp"](-1e4) < 1e-300
-    assert space["log"](0.0) == -math.inf
-    assert math.isnan(space["log"](-1.0))
+        value, points = tape.do(name, tape.read("points", 0)), np.exp(both) if name == "log" else both
+        expected, absolute = np.array([function(x) for x in points]), 4e-16 if name in ("tanh", "sinh") else 0.0
+        relative = 2e-14 if name == "exp" else 1e-13
+        np.testing.assert_allclose(applied(value, points, lanes), expected, rtol=relative, atol=absolute)
+        at_ends = applied(value, ends, lanes)
+        assert math.isnan(at_ends[3])
+        assert name != "exp" or at_ends[0] < 1e-300
+        assert name != "log" or (at_ends[1] == -math.inf and math.isnan(at_ends[2]) and at_ends[4] == math.inf)
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_powers_and_their_slopes(lanes):
+    """Half powers vanish with their slopes where the base does; what is no number stays so, also in the largest."""
+    tape, points = Tape(), np.array([-0.7, 0.0, 0.4, 2.3, 9.0, np.nan, 1.0, 5.0])
+    x = tape.read("points", 0)
+    for power in (Fraction(3, 2), Fraction(5, 2), Fraction(1, 3), 3):
+        value = tape.power(tape.do("relu", x) + (1 if power == Fraction(1, 3) else 0), power)
+        base = np.maximum(points, 0) + (power == Fraction(1, 3))
+        slope, exponent = tape.gradient(value, [x])[0], float(power)
+        finite = ~np.isnan(points)
+        for found, expected in ((value, base**exponent), (slope, (points > 0) * exponent * base ** (exponent - 1))):
+            np.testing.assert_allclose(applied(found, points, lanes)[finite], expected[finite], rtol=1e-14, atol=0)
+    largest = applied(tape.do("largest", x, 1), points, lanes)
+    np.testing.assert_array_equal(largest, np.maximum(points, 1))

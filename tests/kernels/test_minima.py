@@ -10,12 +10,13 @@ from models import model
 from scipy.optimize import minimize
 
 import attnphase as ap
+from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local.constants import MATCHED
 from attnphase.kernels.local.values import Nodes
-from attnphase.kernels.reference import reference_backend
+from attnphase.kernels.reference import printed_loss
 
 SIGMA = {"tokens.sigma": [0.62, 0.47], "teacher.omega": 0.31}
-COMPILED = {
+PROBLEMS = {
     "paper": model("paper", SIGMA),
     "noisy labels": model("noisy", SIGMA),
     "untied": model("untied", SIGMA),
@@ -27,8 +28,6 @@ COMPILED = {
     "waves": model("terms", {"loss.parameters.square": 0.3, "loss.parameters.apart": 0.7}),
     "heads": model("heads", {"loss.parameters.located": 0.8}),
     "pinball": model("kinks", {"loss.parameters.hinge": 0.4, "loss.parameters.modulus": 0.3}),
-}
-UNCOMPILED = {
     "one row is value": ap.Problem().with_fields({"loss.kind": "values", "loss.width": 1}),
     "causal, sigmoid": ap.Problem().with_fields({"student.causal": True, "student.score": "sigmoid"}),
     "untied, rank 2": ap.Problem().with_fields({"student.rank": 2, "teacher.rank": 2, "student.tied": False}),
@@ -39,12 +38,12 @@ class Energy:
     """Energies of nodes with the loss printed for NumPy."""
 
     def __init__(self, problem: ap.Problem, nodes: Nodes) -> None:
-        self.printed, self.nodes = reference_backend(problem, "numpy"), nodes
+        self.printed, self.nodes = printed_loss(ModelKey.of(problem)), nodes
         self.inverse = np.linalg.inv(nodes.factor @ nodes.factor.mT)
 
     def at(self, h, which: slice | list[int] = slice(None)):
         """Energies (N,) and gradients (N, L, r) at fields, of some nodes."""
-        centers, k, _, *shared = self.nodes
+        centers, k, _, *shared, _, _ = self.nodes
         pull = np.einsum("lij,nlj->nli", self.inverse, h - centers[which])
         arguments = h, k[which], *shared
         energies = self.printed.losses(*arguments) + ((h - centers[which]) * pull).sum(axis=(1, 2)) / 2
@@ -52,12 +51,10 @@ class Energy:
 
 
 @pytest.mark.parametrize("variance", [1.0, 20.0])
-@pytest.mark.parametrize("name", [*COMPILED, *UNCOMPILED])
-def test_minima_are_stationary_in_the_printed_loss(name, variance, request):
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_minima_are_stationary_in_the_printed_loss(name, variance):
     """Both minima of a node, from every kind of start, with the loss and the residual that belong to the lowest."""
-    if name in UNCOMPILED:
-        request.getfixturevalue("uncompiled")
-    problem, count = (COMPILED | UNCOMPILED)[name], 200 if name in COMPILED else 12
+    problem, count = PROBLEMS[name], 200
     nodes, known, several = drawn(problem, count, 1, variance, 1 + variance / 20), None, 0.0
     energy = Energy(problem, nodes)
     for starts in (Starts.COLD, Starts.FROM_ZERO, Starts.WARM, Starts.REFRESH):
@@ -97,7 +94,7 @@ def lowest_on_grids(energy, number, reach):
 @pytest.mark.parametrize("variance", [3.0, 40.0])
 @pytest.mark.parametrize("name", ["paper", "linear", "square", "logistic", "waves", "pinball"])
 def test_minima_are_the_lowest_on_a_fine_grid(name, variance):
-    problem = COMPILED[name]
+    problem = PROBLEMS[name]
     nodes = drawn(problem, 12, 4, variance, 1.0)
     found, energy = minimised(problem, nodes, Starts.COLD), Energy(problem, nodes)
     for number, lowest in enumerate(found.energies[:, 0]):
@@ -106,7 +103,7 @@ def test_minima_are_the_lowest_on_a_fine_grid(name, variance):
 
 @pytest.mark.parametrize("name", ["untied", "rank 2", "heads", "three tokens"])
 def test_minima_are_the_lowest_that_scipy_finds_from_many_starts(name):
-    problem, rng = COMPILED[name], np.random.default_rng(8)
+    problem, rng = PROBLEMS[name], np.random.default_rng(8)
     nodes = drawn(problem, 3, 4, 12.0, 1.0)
     found, energy = minimised(problem, nodes, Starts.COLD), Energy(problem, nodes)
 
@@ -127,7 +124,7 @@ def test_no_minimum_that_a_single_descent_finds_is_missed(name):
     The starts are omega, the teacher's fields in the student's units with both signs, zero, and omega reflected, as a
     whole or one token alone.
     """
-    problem = COMPILED[name]
+    problem = PROBLEMS[name]
     for scale, width in ((1000.0, 5.0), (300.0, 0.6)):
         nodes = drawn(problem, 1200, 7, scale, width)
         omega, lifted = nodes.centers, nodes.teacher_fields * nodes.parameters[MATCHED : MATCHED + problem.columns]
@@ -166,7 +163,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("scale", [0.8, 6.0, 15.0])
-def test_minima_that_kinks_hold_are_the_lowest_on_a_grid(name, scale, uncompiled):
+def test_minima_that_kinks_hold_are_the_lowest_on_a_grid(name, scale):
     """Curvature is added across the kinks that hold a point, and no descent ends before its gradient vanishes."""
     text, loss = LOSSES[name]
     problem = ap.Problem().with_fields(

@@ -38,7 +38,7 @@ def two_tokens(loss: str, noise: float = 0.3, table: Any = ((0.0, 0.0, 0.0), (0.
     )
 
 
-def test_maps_with_known_numbers_are_those_with_written_ones(uncompiled: None) -> None:
+def test_maps_with_known_numbers_are_those_with_written_ones() -> None:
     gamma, means = (np.array(x)[:, None, None] for x in ((0.81, 0.49, 0.81, 0.49, 0.64), (0.4, -0.5, 0.4, -0.5, 0.9)))
     at = Overlaps(0.8 * gamma, 1.3 * gamma, 0.7 * means, 0.55 * gamma)
     systems = [System.of(two_tokens(BENT.format(*numbers))) for numbers in (("c0", "c1"), ("1", "2"))]
@@ -48,7 +48,7 @@ def test_maps_with_known_numbers_are_those_with_written_ones(uncompiled: None) -
     assert abs(theirs["theta_hat"][1]) > 0.02
 
 
-def test_symmetries_hold_for_all_numbers(uncompiled: None) -> None:
+def test_symmetries_hold_for_all_numbers() -> None:
     """Of a loss that is even for one cluster and turns its columns for two, and does neither for the third."""
     squares = "sqrt(1 + (h0_0**2 + h0_1**2 - k0_0**2)**2)"
     loss = f"{squares}*(c - 1)**2 + c*(2 - c)*(h0_0 - k0_0 - 0.3)**2/2 + c*h0_1**2/9"

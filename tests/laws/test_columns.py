@@ -56,7 +56,7 @@ def test_training_of_query_and_key_knows_their_ridges() -> None:
     assert (norms[..., 1] > 2 * norms[..., 0]).all()
 
 
-def test_unlike_columns_are_not_exchanged(uncompiled: None) -> None:
+def test_unlike_columns_are_not_exchanged() -> None:
     """A sector that exchanged them would have one size for both."""
     alike, unlike = (
         System.of(ridges("heads", *one, fields={"loss.parameters.share": 1.0})) for one in ((0.1,), (0.1, 0.2))
@@ -68,9 +68,7 @@ def test_unlike_columns_are_not_exchanged(uncompiled: None) -> None:
 @pytest.mark.parametrize(
     ("strengths", "turns", "stretches"), [((0.1,), 1, 3), ((0.1, 0.2, 0.6, 0.3), 1, 3), ((0.1, 0.2, 0.3, 0.3), 0, 2)]
 )
-def test_changes_of_columns_that_ridges_leave(
-    strengths: tuple[float, ...], turns: int, stretches: int, uncompiled: None
-) -> None:
+def test_changes_of_columns_that_ridges_leave(strengths: tuple[float, ...], turns: int, stretches: int) -> None:
     """Turns keep the penalty of any weights, stretches are all that the balanced weights obey."""
     gauge = System.of(ridges("untied", *strengths, fields={"student.rank": 2})).gauge
     assert (len(gauge.turns), len(gauge.stretches)) == (turns, stretches)

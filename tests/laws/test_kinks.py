@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from uncompiled import uncompiled
 
 import attnphase as ap
 from attnphase.integration.rules import sobol
@@ -36,9 +35,8 @@ def minimised(formula: str, V: Any, length: int = 1, rank: int = 1, count: int =
     """Centres, teacher's fields, residuals and minima of nodes, each (N, length, rank)."""
     omega, k = np.random.default_rng(2).normal(0.2, 1.5, (2, 1, 1, 4, count, length, rank))
     variances = np.broadcast_to(np.asarray(V, dtype=float), (length, rank, rank)).copy()
-    with uncompiled():
-        channel = Channel(System.of(of_formula(formula, length, rank)), sobol(2 * length * rank, 1, False, count, 4, 5))
-        found, minima = channel.proximal.minimise(omega, k, variances, ((0, 1),), Starts.COLD, None)
+    channel = Channel(System.of(of_formula(formula, length, rank)), sobol(2 * length * rank, 1, False, count, 4, 5))
+    found, minima = channel.proximal.minimise(omega, k, variances, ((0, 1),), Starts.COLD, None)
     assert (minima.steps >= 0).all()
     return tuple(x.reshape(-1, length, rank) for x in (omega, k, found.residual, minima.fields[:, 0]))
 
@@ -154,13 +152,12 @@ def slopes_of(formula: str, numbers: dict[str, float], V: Any, length: int = 1, 
     problem = of_formula(formula, length, rank, parameters=numbers, trained=dict.fromkeys(numbers, "0"))
 
     def at(trained: Any) -> tuple[Any, Any, Any]:
-        with uncompiled():
-            channel = Channel(System.of(problem).at(trained), sobol(2 * length * rank, 1, False, len(omega), 1, 5))
-            nodes = omega[None, None, None], k[None, None, None], variances, ((0, 1),)
-            found, minima = channel.proximal.minimise(*nodes, Starts.COLD, None)
-            assert (minima.steps >= 0).all()
-            fields = minima.fields[:, 0]
-            slopes = channel.proximal.trained_slopes_of(0, omega, k, lower_factors(variances), fields)
+        channel = Channel(System.of(problem).at(trained), sobol(2 * length * rank, 1, False, len(omega), 1, 5))
+        nodes = omega[None, None, None], k[None, None, None], variances, ((0, 1),)
+        found, minima = channel.proximal.minimise(*nodes, Starts.COLD, None)
+        assert (minima.steps >= 0).all()
+        fields = minima.fields[:, 0]
+        slopes = channel.proximal.trained_slopes_of(0, omega, k, lower_factors(variances), fields)
         return found.envelope.ravel(), *slopes
 
     return omega.ravel(), k.ravel(), np.array([*numbers.values(), *([] if Q is None else [Q])]), at

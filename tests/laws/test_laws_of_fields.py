@@ -177,7 +177,7 @@ def test_checks_train_instances_of_a_law(fields: dict[str, Any]) -> None:
         ("sampler", ("k + [[c[0]], [c[1]]]*k**3", "k + c[0]*k**3")),
     ],
 )
-def test_configurations_are_alike_only_if_their_laws_are(key: str, formulas: Any, uncompiled: None) -> None:
+def test_configurations_are_alike_only_if_their_laws_are(key: str, formulas: Any) -> None:
     assert [*configurations_left(key, formulas)] == [1, 2]
 
 

@@ -116,7 +116,7 @@ LEFT = {  # loss: changes of signs and order of both columns, and turns
 
 
 @pytest.mark.parametrize("loss", LEFT)
-def test_columns_change_together_with_q(loss: str, uncompiled: None) -> None:
+def test_columns_change_together_with_q(loss: str) -> None:
     """An entry of Q breaks the exchange of columns, an off-diagonal one single signs; turns change Q too."""
     system = System.of(autoencoder(columns=2, loss=loss))
     assert (len(loss_symmetries(system.loss)) // 2, len(gauge_of(system.loss).turns)) == LEFT[loss]

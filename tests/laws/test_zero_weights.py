@@ -95,7 +95,7 @@ def slopes(kind: str, a: float, b: float, g: float) -> ap.Problem:
     return model("square", loss | fields | {"integration.rule": "sobol", "integration.nodes": 1})
 
 
-def test_at_a_kink_of_the_loss_zero_weights_have_no_loss(uncompiled: None) -> None:
+def test_at_a_kink_of_the_loss_zero_weights_have_no_loss() -> None:
     settings = ap.SolverSettings(threads=1, stability=False, identity=False, max_nodes=16)
     point = ap.solve(slopes("lasso", 1.0, 0.5, 0.7), 1.9, settings=settings)
     assert (point.zero_weights.item(), point.V.any().item()) == (1, False)
@@ -103,7 +103,7 @@ def test_at_a_kink_of_the_loss_zero_weights_have_no_loss(uncompiled: None) -> No
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.3, 1.2), (1.3, -1.4), (0.4, 0.7), (-0.5, 0.3), (0.6, -0.1)])
-def test_zero_weights_rest_where_zero_is_a_slope_of_the_loss(a: float, b: float, uncompiled: None) -> None:
+def test_zero_weights_rest_where_zero_is_a_slope_of_the_loss(a: float, b: float) -> None:
     """Slopes at h = 0 lie between b - a and b + a for k > 0: zero is one of a minimum for |b| <= a."""
     for kind in ("lasso", "ridge"):
         problem = slopes(kind, a, b, 0.8)

@@ -132,7 +132,6 @@ def point_of(length: int) -> Overlaps:
     return Overlaps(*(np.tile(one, length).reshape(-1, 1, 1) for one in numbers))
 
 
-@pytest.mark.usefixtures("uncompiled")
 def test_configurations_that_stand_for_others_change_no_number():
     """Conjugates, losses, and both sides of Stein's lemma, by a tensor rule, which symmetries leave as it is."""
     problem, point, found = located(2, SOMETIMES), point_of(2), []
@@ -189,7 +188,6 @@ COUNTS: dict[str, tuple[ap.Problem, int]] = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.usefixtures("uncompiled")
 def test_how_many_configurations_stand_for_all(name: str):
     problem, count = COUNTS[name]
     system = System.of(problem)
@@ -217,7 +215,6 @@ def start_of(q: list[list[float]], theta: list[float], trained: list[float]) -> 
 OPPOSITE = start_of([[0.8, -0.5], [-0.5, 0.8]], [0.6, -0.6], [0.7, -0.7])
 
 
-@pytest.mark.usefixtures("uncompiled")
 def test_classes_change_places_and_not_signs():
     """Labels of three values are often equal by chance: six random fields do not tell their symmetries."""
     first = "(1 + sign(k[0, 0] - max(k[0, 1], k[0, 2])))/2"
@@ -237,7 +234,6 @@ def test_classes_change_places_and_not_signs():
         np.testing.assert_array_equal(B, np.abs(B))
 
 
-@pytest.mark.usefixtures("uncompiled")
 def test_units_change_places_and_signs_with_their_weights():
     """The weight of a unit whose sign changes changes its sign, and both do where the teacher's field does."""
     found = System.of(units()).symmetries
@@ -255,7 +251,6 @@ def test_units_change_places_and_signs_with_their_weights():
     np.testing.assert_allclose(second, [[[3.0, 0.5], [0.5, 3.0]]])
 
 
-@pytest.mark.usefixtures("uncompiled")
 def test_runs_with_exchanged_units_are_brought_into_the_theorys_frame():
     problem, system = units(), System.of(units())
     theory = start_of([[1.0, 0.4], [0.4, 0.3]], [0.9, 0.2], [0.8, -0.3])

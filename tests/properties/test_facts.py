@@ -69,7 +69,7 @@ def of_one_token(loss: str, **numbers: float) -> ap.Problem:
 
 @pytest.mark.parametrize("sigma", [1e-3, 0.7, 1e3])
 @pytest.mark.parametrize("constant", [0.0, 3e4])
-def test_a_loss_that_bends_beyond_some_threshold_is_not_even(uncompiled, sigma, constant):
+def test_a_loss_that_bends_beyond_some_threshold_is_not_even(sigma, constant):
     """Without the bend h and k change their signs together."""
     text, numbers = "(h - k)**2/2 + w*relu(h - a)**2 + level", {"a": 1.1 * sigma, "level": constant * sigma**2}
     for w, count in ((2.0, 1), (0.0, 2)):

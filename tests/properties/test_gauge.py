@@ -28,7 +28,7 @@ def solved(problem: ap.Problem, alpha: float, **given: Any) -> BranchPoint:
     return point
 
 
-def test_a_change_in_idle_directions_is_no_stretch(uncompiled):
+def test_a_change_in_idle_directions_is_no_stretch():
     """A loss of one sum of two columns, beside a third one: what only changes these otherwise is left out."""
     problem = ap.Problem().with_fields(
         {

@@ -1,22 +1,23 @@
-"""The local problems of single samples: of drawn nodes, by machine code, and by Python in lanes or one by one.
+"""The local problems of single samples: of drawn nodes, in lanes, and one by one.
 
 Not public: ``solve`` shows means over samples alone, and a minimum that is missed in a few of them hides in these.
 """
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
-import pytest
 
 from attnphase.arrays import Array
 from attnphase.kernels import compiler
 from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Nodes, Solution
-from attnphase.kernels.package import import_package, write_package
+from attnphase.kernels.local.layouts import ENTRIES
+from attnphase.kernels.local.model import FUNCTIONS, model_of
+from attnphase.kernels.local.values import Nodes, Solution, workspace_of
+from attnphase.kernels.machine import loaded
+from attnphase.kernels.shared import entry, kept_part, linked
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.models.model import label_fields
@@ -54,14 +55,14 @@ def minimised(problem: Problem, nodes: Nodes, starts: Starts, known: Array | Non
     return found
 
 
-def in_python(model: Any, folder: Path) -> tuple[Callable[..., None], ...]:
-    """The search side by side, as it is compiled, and one by one, as Python; with the fixture ``uncompiled``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "SIDE_BY_SIDE", 16)
-        sources = compiler._sources(model, finite=False)
-    write_package(
-        folder, {name: text.replace("from math import", "from numpy import") for name, text in sources.items()}
-    )
-    ways = compiler._nodes_of(folder), "nodes"
-    modules = import_package(folder, "in_python", ways)
-    return tuple(modules[way].minimise for way in ways)
+@lru_cache
+def _one_by_one(problem: Problem) -> Callable[..., None]:
+    sizes, text = compiler._source(ModelKey.of(problem))
+    model = model_of(sizes, {name: 1 for name in FUNCTIONS if f"@{name}(" in text})
+    code = loaded(linked(kept_part("search"), model, text), ["minimise"])
+    return entry(code, "minimise", ENTRIES["minimise_one_by_one"][1][1:])
+
+
+def one_by_one(problem: Problem, nodes: Nodes, starts: Starts, found: Solution) -> None:
+    """The search that losses with kinks have, one node after another."""
+    _one_by_one(problem)(nodes, starts, found, workspace_of(kernels_for(problem).model))

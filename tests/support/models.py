@@ -1,7 +1,6 @@
-"""The models that ``make test`` compiles: twelve, whose numbers choose what there is in them.
+"""The models that most tests solve: twelve, whose numbers choose what there is in them.
 
-A model takes ten seconds to compile.  Whoever needs another one runs it uncompiled (the fixture ``uncompiled``, for a
-few hundred nodes) or marks the test ``long``; ``conftest.py`` refuses everything else.
+Any other takes a second to compile.
 """
 
 from collections.abc import Mapping, Sequence

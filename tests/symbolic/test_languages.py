@@ -20,12 +20,18 @@ from toys import executed
 import attnphase as ap
 from attnphase.kernels.compiler import load_kernels
 from attnphase.kernels.key import ModelKey, model_numbers
-from attnphase.kernels.reference import reference_backend
+from attnphase.kernels.reference import printed_loss
 from attnphase.kernels.torch.loss import LocalLoss
 
 DIGITS = 50
 ONE = {"tokens.length": 1}
 RATIO = "(z + z**3/5)/sqrt(2 + sum(z**2))"
+
+
+def printed(problem, language):
+    """The local problem in NumPy or mpmath."""
+    loss = printed_loss(ModelKey.of(problem))
+    return loss.plain if language == "numpy" else loss.exact
 
 
 def _shares(z, null=0):
@@ -168,7 +174,7 @@ def exact(values):
 def sample_of(problem, seed, count=1, scale=1.0):
     """Fields (N, L, columns), with the noise behind the teacher's, and variances of the tokens."""
     rng, length = np.random.default_rng(seed), problem.tokens.length
-    width = problem.teacher_columns + reference_backend(problem, "numpy").module.NOISE
+    width = problem.teacher_columns + printed(problem, "numpy").NOISE
     h = scale * rng.normal(0.2, 1.1, (count, length, problem.columns))
     return SimpleNamespace(h=h, k=rng.normal(-0.1, 0.9, (count, length, width)), D=rng.uniform(0.2, 1.7, length))
 
@@ -182,10 +188,10 @@ def evaluated(module, problem, h, k, D, array=np.array):
     def empty(*shape):
         return array(np.zeros((*shape, *samples)))
 
-    target, slope, gradient = empty(length, max(length, len(k[0]))), empty(length, columns), empty(length, columns)
+    target, slope, gradient = (empty(length, width) for width in (module.TARGET_COLUMNS, columns, columns))
     hessian = empty(size, size)
     module.teacher_target(k, array(problem.mixing_matrix), numbers, target)
-    loss = module.loss_derivatives(h, target, D, numbers, gradient, hessian, empty(size))
+    loss = module.loss_derivatives(h, target, D, numbers, gradient, hessian)
     again = module.loss(h, target, D, numbers), module.loss_gradient(h, target, D, numbers, slope)
     for other, one in zip((*again, slope), (loss, loss, gradient), strict=True):
         assert_close(other, one, 1e-13)
@@ -201,7 +207,7 @@ def assert_close(values, expected, tolerance):
 def test_loss_and_derivatives_are_those_of_the_definition(name):
     """In 50 digits: a saturated score has derivatives that are differences of entries near 1."""
     problem, own_loss, step = problem_of(name), PROBLEMS[name][1], mpf(10) ** -15
-    module, sample = reference_backend(problem, "mpmath").module, sample_of(problem, 3)
+    module, sample = printed(problem, "mpmath"), sample_of(problem, 3)
     with mpmath.workdps(DIGITS):
         h, k, D = (exact(x) for x in (sample.h[0], sample.k[0], sample.D))
         target, loss, gradient, hessian = evaluated(module, problem, h, k, D, exact)
@@ -227,7 +233,7 @@ def test_every_language_computes_the_same_numbers(name, monkeypatch):
     """NumPy, which carries samples on the last axis, the source for Numba, run as Python, and torch, against mpmath."""
     monkeypatch.setattr(numba_config, "DISABLE_JIT", True)
     problem = problem_of(name)
-    arrays, digits = (reference_backend(problem, backend).module for backend in ("numpy", "mpmath"))
+    arrays, digits = (printed(problem, language) for language in ("numpy", "mpmath"))
     python, sample = executed(ap.derive(problem).python), sample_of(problem, 5, 3)
     assert (problem.tokens.length, problem.columns) == (python.LENGTH, python.COLUMNS)
     batch = evaluated(arrays, problem, np.moveaxis(sample.h, 0, -1), np.moveaxis(sample.k, 0, -1), sample.D)
@@ -253,12 +259,12 @@ def test_every_language_computes_the_same_numbers(name, monkeypatch):
 def test_compiled_losses_and_targets_are_those_of_the_prints(name):
     problem = model(name)
     kernels, sample = load_kernels(ModelKey.of(problem)), sample_of(problem, 7, 20)
-    backend = reference_backend(problem, "mpmath")
+    loss = printed_loss(ModelKey.of(problem))
     clusters = np.ones((20, problem.tokens.length, kernels.label_fields - sample.k.shape[2]))
     constants = problem.mixing_matrix, model_numbers(problem)
     h, k, losses = sample.h, np.concatenate([sample.k, clusters], axis=2), np.empty(20)
     kernels.losses_at(h, k, *constants, sample.D, losses)
-    assert_close(losses, backend.losses(h, k, *constants, sample.D), 1e-12)
+    assert_close(losses, loss.in_digits(h, k, *constants, sample.D)[0], 1e-12)
     assert np.ptp(losses) > 0.01
 
 
@@ -267,7 +273,7 @@ def test_large_fields_do_not_overflow(name):
     """Logits of size 1600, beyond the range of exp.  Saturated entries are multiplied by h^2 in the Hessian."""
     problem = problem_of(name)
     sample = sample_of(problem, 9, 20, 40.0)
-    arrays, digits = (reference_backend(problem, backend).module for backend in ("numpy", "mpmath"))
+    arrays, digits = (printed(problem, language) for language in ("numpy", "mpmath"))
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         batch = evaluated(arrays, problem, np.moveaxis(sample.h, 0, -1), np.moveaxis(sample.k, 0, -1), sample.D)
     for one in range(2):
@@ -288,7 +294,7 @@ def test_two_logits_far_apart(far):
     with mpmath.workdps(DIGITS):
         expected = stated_loss(problem, exact(h), stated_target(problem, exact(k)), exact(D))
     for backend, array in (("numpy", np.array), ("mpmath", exact)):
-        found = evaluated(reference_backend(problem, backend).module, problem, h, k, D, array)
+        found = evaluated(printed(problem, backend), problem, h, k, D, array)
         assert abs(found[1] - expected) < 1e-14
         assert all(np.isfinite(np.array(x, dtype=float)).all() for x in found)
     compiled, kernels = np.empty(1), load_kernels(ModelKey.of(problem))
@@ -319,7 +325,7 @@ def test_a_softmax_of_a_formula_does_not_overflow():
     problem = ap.Problem().with_fields(
         {"tokens.length": 3, "student.rank": 2} | own("(k[0, 0] - softmax(800*h[:, 0]) @ h[:, 1])**2/2")
     )
-    module, k = reference_backend(problem, "numpy").module, np.full((3, 1), 0.3)
+    module, k = printed(problem, "numpy"), np.full((3, 1), 0.3)
     for order in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
         h = np.array([[2.3, 0.4], [-1.9, 0.7], [0.2, -0.9]])[order]
         with np.errstate(all="raise", under="ignore"):
@@ -341,4 +347,4 @@ def test_a_softmax_of_a_formula_does_not_overflow():
 )
 def test_columns_start_at_those_of_the_teacher(fields, lift):
     """Query and key column c start at the same teacher column, value columns at the teacher's values."""
-    assert lift == reference_backend(ap.Problem().with_fields(fields), "numpy").module.LIFT
+    assert lift == printed(ap.Problem().with_fields(fields), "numpy").LIFT

@@ -214,16 +214,16 @@ def test_generated_conjugates_are_theory_section_13():
     weights = rng.dirichlet(np.ones(6), 5)
 
     def tilted(values):
-        return np.einsum("sp,spij->sij", weights, values)
+        return np.einsum("sp,...spij->...sij", weights, values)
 
     def root(matrix):
         values, vectors = np.linalg.eigh(matrix)
         return vectors @ np.diag(values**-0.5) @ vectors.T
 
     found = EQUATIONS.conjugates_from_overlaps(
-        alpha=alpha, y=y, rho=rho, tilted=tilted, site_mean=lambda values, site: values.mean(axis=0),
+        alpha=alpha, y=y, rho=rho, tilted=tilted, site_mean=lambda values: values.mean(axis=-3),
         q_1=f["q_0"] + f["gap"], **{name: f[name] for name in ("q_0", "V", "m", "theta")},
-        **{name: [f[name]] for name in ("g", "xi_0", "xi_1", "k")},
+        **{name: f[name][None] for name in ("g", "xi_0", "xi_1", "k")},
     )  # fmt: skip
     mean, back = tilted(f["g"]), f["theta"][0] / 1.3
     q_hat_1, q_hat_0 = (alpha * x.mean(axis=0) for x in (tilted(f["g"] @ f["g"].mT), mean @ mean.mT))

@@ -91,6 +91,13 @@ def theory_conjugates(w, g, xi, k):
     return tuple(np.stack(x) for x in (q_hat, V_hat, m_hat, theta_hat))
 
 
+def moments_of(g, xi, k):
+    """Means over the samples, on the last axis but one."""
+    return {"g": g.mean(axis=-2)[..., None]} | {
+        f"g_{name}": g.mT @ x / g.shape[-2] for name, x in (("g", g), ("xi", xi), ("k", k))
+    }
+
+
 def assert_close(values, expected, tolerance):
     for value, one in zip(values, expected, strict=True):
         np.testing.assert_allclose(value, one, rtol=tolerance, atol=tolerance * np.abs(one).max())
@@ -114,17 +121,10 @@ def test_conjugates_are_theory_section_3(printed, size):
     g, xi = w.rng.normal(0.3, 1.4, (2, w.length, 3, 20, w.r))
     k = w.rng.normal(-0.2, 0.8, (w.length, 3, 20, w.t))
     overlaps = {name: value[:, None] for name, value in w.named((*OVERLAPS, "rho")).items()}
-    fields = {"g": g[..., None], "xi": xi[..., None], "k": k[..., None]}
-    derived = printed.conjugates_from_overlaps(
-        alpha=w.alpha, site_mean=lambda values, token: values.mean(axis=-3), **fields, **overlaps
-    )
-    moments = {"g": g.mean(axis=-2)[..., None]}
-    moments |= {f"g_{n}": g.mT @ x / 20 for n, x in (("g", g), ("xi", xi), ("k", k))}
-    of_moments = printed.conjugates_from_moments(alpha=w.alpha, **moments, **overlaps)
+    derived = printed.conjugates_from_moments(alpha=w.alpha, **moments_of(g, xi, k), **overlaps)
     for one in range(3):
         expected = theory_conjugates(w, g[:, one], xi[:, one], k[:, one])
-        for found in (derived, of_moments):
-            assert_close([value[:, one] for value in found], expected, 1e-10)
+        assert_close([value[:, one] for value in derived], expected, 1e-10)
 
 
 def test_overlaps_of_other_regularisers_are_moments_of_the_rows():
@@ -206,7 +206,7 @@ class QuadraticChannel:
         return np.trace(self.resolvent(V) @ second) / 2
 
     def fields(self, q, V, m, theta):
-        """g, xi, k of shape (L, N, size, 1)."""
+        """g, xi, k of shape (L, N, size)."""
         w = self.w
         nodes = np.array(list(product((-1.0, 1.0), repeat=w.length * (w.r + w.t))))
         xi = nodes[:, : w.length * w.r].reshape(-1, w.length, w.r)
@@ -217,7 +217,7 @@ class QuadraticChannel:
             omega[:, l] = m[l, :, 0] + k[:, l] @ back.T + xi[:, l] @ root(q[l] - back @ theta[l].T)
         error = omega.reshape(len(nodes), -1) - k.reshape(len(nodes), -1) @ self.readout.T
         g = -(error @ self.resolvent(V)).reshape(xi.shape)
-        return {name: np.moveaxis(x, 1, 0)[..., None] for name, x in (("g", g), ("xi", xi), ("k", k))}
+        return (np.moveaxis(x, 1, 0) for x in (g, xi, k))
 
 
 @pytest.mark.parametrize("size", [s for s in SIZES if s[0] < 3], ids=lambda s: "L{}-r{}-t{}".format(*s))
@@ -226,9 +226,8 @@ def test_free_entropy_is_stationary_in_overlaps_at_the_conjugates(printed, size,
     """The loss couples the tokens; the closed form of E[M] knows nothing of Stein's lemma or the envelope theorem."""
     w = World(43, *size)
     channel, overlaps = QuadraticChannel(w), w.named(OVERLAPS)
-    derived = printed.conjugates_from_overlaps(
-        alpha=w.alpha, rho=w.rho, site_mean=lambda x, token: x.mean(axis=-3), **channel.fields(**overlaps), **overlaps
-    )
+    moments = moments_of(*channel.fields(**overlaps))
+    derived = printed.conjugates_from_moments(alpha=w.alpha, rho=w.rho, **moments, **overlaps)
 
     def moved(x):
         return free_entropy(printed, w, channel.mean_envelope(**overlaps | {overlap: x}), **{overlap: x})

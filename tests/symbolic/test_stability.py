@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from toys import ATOMS, LOG_COSH
 
-from derivations.algebra import symbols as sym
 from derivations.codegen.arrays import ArrayPrinter
 from derivations.replica.ansatz import ONE_RSB
 from derivations.replica.chain import derive_free_entropy
@@ -91,11 +90,11 @@ def test_the_linear_part_is_that_of_a_small_gap():
         "alpha": VALUES["alpha"],
         "response": (-hessian / (1 + VALUES["V"] * hessian))[..., None, None],
         "D_stacked": np.ones((1, 1)),
-        "block": lambda matrix, l, size: matrix,
-        "site_mean": lambda values, l: np.einsum("abij,a,b->ij", values, weights, weights),
-        "l": 0,
+        "blocks": lambda matrix, size: matrix,
+        "site_mean": lambda values: np.einsum("abij,a,b->ij", values, weights, weights),
+        "r": 1,
     }
     one, half, quarter = (growth(gap) for gap in (0.02, 0.01, 0.005))
     limit = (8 * quarter - 6 * half + one) / 3  # of a polynomial of degree 2
-    printed = eval(ArrayPrinter({sym.ell: "l"}, {sym.r: "1"})(derive_replicon()), names)
+    printed = eval(ArrayPrinter().doprint(derive_replicon()), names)
     assert limit == pytest.approx(printed.item(), rel=1e-6)

@@ -122,7 +122,7 @@ def test_checks_ask_the_law_or_say_why_not(monkeypatch):
     assert {"test error", "stated errors"} <= {one.name for one in report.checks if one.passed}
 
 
-def test_teachers_of_two_columns_have_noise_in_closed_form_too(uncompiled):
+def test_teachers_of_two_columns_have_noise_in_closed_form_too():
     """The samples of the flow have no noise: their fields are as wide as the kernel's."""
     settings, rule = FlowSettings(0.4), gauss_hermite(8, 4, False, 2)
     system, clean = (system_of(model("rank 2", {"teacher.noise": x})) for x in (0.2, 0.0))

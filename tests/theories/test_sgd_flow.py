@@ -16,7 +16,7 @@ from scipy.linalg import expm
 from sympy import symbols
 
 import attnphase as ap
-from attnphase.kernels.compiler import gains_for
+from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.theories.sgd_flow.corrections import KnownWay, Moved, of_replicates
@@ -54,7 +54,7 @@ def test_gains_by_noise_are_derivatives_of_the_loss():
     random, variance, mixing = np.random.default_rng(7), np.array([0.16, 0.36]), np.array([[0.6, 0.4], [0.3, 0.7]])
     h, k = random.normal(size=(2, 1, 2, 1))
     squares, losses = np.empty((1, 2, 1, 1)), np.empty(1)
-    gains_for(problem)(h, k, mixing, model_numbers(problem), variance, squares, losses)
+    kernels_for(problem).gains_at(h, k, mixing, model_numbers(problem), variance, squares, losses)
     fields, noise = symbols("h0 h1", real=True), symbols("z00 z01 z10 z11", real=True)
     labels = [[k[0, a, 0], *noise[2 * a : 2 * a + 2]] for a in range(2)]
     loss = ModelKey.of(problem).model().loss([[field] for field in fields], labels)

@@ -11,7 +11,7 @@ from attnphase.experiments.data import Samples
 from attnphase.kernels.compiler import sample_kernels_for
 from attnphase.kernels.key import model_numbers
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import SampleNodes, Solution
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.torch.loss import LocalLoss
 
 __all__ = ["minimised_compiled"]
@@ -47,14 +47,15 @@ def minimised_compiled(
     losses, flags = np.empty(count), np.empty(count, dtype=np.int64)
     minima, energies = (_array(x) for x in previous)
     for s in range(runs):
-        nodes = SampleNodes(
+        nodes = Nodes(
             _array(omega[s]),
             _array(samples.teacher_fields[s]),
-            _array(samples.targets[s]),
-            _grams(samples.grams[s], count, length),
-            np.ascontiguousarray(samples.sites[s].cpu().numpy()),
             _array(factors[s]),
+            np.empty(0),
             model_numbers(loss.problem),
+            _grams(samples.grams[s], count, length),
+            _array(samples.targets[s]),
+            np.ascontiguousarray(samples.sites[s].cpu().numpy()),
         )
         kernels.minimise(nodes, starts, Solution(minima[s], energies[s], losses, residuals[s], flags))
 

@@ -1,13 +1,12 @@
-"""The compiled minimiser of the local problem: a package that a build copies, with the local problem of its model.
+"""The minimiser of the local problem, for all models: what they differ in is data, and functions reached by address.
 
-Ordinary Python, which also runs without Numba's compiler (``NUMBA_DISABLE_JIT=1``).  ``local_problem`` is the one
-module that depends on the model: here it holds the square loss; in the copy in the user's cache it is generated.
+Ordinary Python, which also runs without Numba's compiler (``NUMBA_DISABLE_JIT=1``); `attnphase.kernels.shared` compiles
+it once for a machine.
 
-``constants``, ``values`` and ``compiled`` are what all modules share.  Where a loss is smooth, Newton steps in the
-lanes of a block, ``lanes`` and ``steps``, are generated too; ``lane`` is what happens between them.  For kinks
-``linear_algebra``, ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one
-sample, and so they do for very many fields.
+``model`` is what there is to know of a model, ``values`` are arguments and ``layouts`` how these are handed over:
+whoever calls the machine code needs these and ``constants`` alone, and no Numba.
 
-The entry points are ``together``, ``blocks`` and ``nodes`` for the theory, ``sample_blocks`` and ``samples`` for
-samples at finite d, with their arguments' types in ``layouts``.
+Where a loss is smooth and has few fields, ``lanes`` does nodes side by side.  For kinks, or very many fields,
+``linear_algebra``, ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one sample.  Both
+have their ``starts``.  Around the minimiser are ``means``, ``derivatives`` and ``trained``.
 """

@@ -17,9 +17,8 @@ from __future__ import annotations
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.kernels.local.values import Energy, Workspace
 
-from .compiled import compiled
+from .compiled import apart, call, compiled
 from .constants import (
     CONVEX,
     DECREASE,
@@ -36,262 +35,264 @@ from .constants import (
     RUNAWAY,
     STEEPER,
 )
-from .linear_algebra import SIZE, factorise, place, scale_derivatives, squared_norm
-from .local_problem import COLUMNS, KINKS, kinked_derivatives, loss_derivatives
+from .linear_algebra import factorise, fill, in_u, inner, place, scale_derivatives
+from .model import Record
+from .starts import ONE, unsigned
 
-__all__ = ["descend_along_kinks"]
-
-
-@compiled
-def evaluate(u: Array, center: Array, terms: Energy, work: Workspace) -> float:
-    """Loss at ``u``, with its derivatives and those of the kinks in ``work``."""
-    target, variance, factor, parameters = terms
-    kinks = work.kinks
-    place(u, center, factor, work.h)
-    if KINKS == 0:  # of many fields
-        return loss_derivatives(work.h, target, variance, parameters, work.gradient, work.hessian, work.contracted)
-    return kinked_derivatives(
-        work.h, target, variance, parameters, work.gradient, work.hessian, kinks.table, kinks.normals
-    )
+__all__ = ["descend_along_kinks", "evaluate"]
 
 
 @compiled
-def take(factor: Array, work: Workspace) -> None:
-    """Make the model at ``work.u`` of what was evaluated there; ``work.slope`` is that with all multipliers zero."""
-    kinks = work.kinks
-    scale_derivatives(work.u, factor, work.gradient, work.hessian, work.slope, work.curvature)
-    for j in range(KINKS):
-        weight, argument, side = kinks.weights[j], kinks.arguments[j], kinks.signs[j]
+def evaluate(m: Record, w: Record, u: int, work: Array) -> float:
+    """Loss at a point in u, with its derivatives and those of the kinks."""
+    place(m, w, u, w.h, work)
+    given = (work[w.h :], work[w.target :], work[w.variance :], work[w.parameters :], work[w.gradient :])
+    if m.kinks == 0:  # of many fields
+        return call(m.loss_derivatives_at, (*given, work[w.hessian :]))
+    return call(m.kinked_derivatives_at, (*given, work[w.hessian :], work[w.multipliers :], work[w.normals :]))
+
+
+@compiled
+def add(m: Record, vector: int, share: float, other: int, work: Array) -> None:
+    """Add a share of a vector to another."""
+    for i in range(m.fields):
+        work[vector + i] += share * work[other + i]
+
+
+@compiled
+def take(m: Record, w: Record, work: Array) -> None:
+    """Make the model at ``u`` of what was evaluated there; ``slope`` is that with all multipliers zero."""
+    scale_derivatives(m, w, work)
+    for j in range(m.kinks):
+        weight, argument, side = work[w.weights + j], work[w.arguments + j], work[w.signs + j]
         rises = weight > 0.0
         if not rises:
-            kinks.multipliers[j] = -1.0 if argument < 0.0 else 1.0
-            side -= kinks.multipliers[j]
-        elif not -1.0 < kinks.multipliers[j] < 1.0:
-            kinks.multipliers[j] = side
-        kinks.offsets[j] = weight * argument if rises else 0.0
-        for p in range(SIZE):
-            a, i = divmod(p, COLUMNS)
-            total = 0.0
-            for c in range(i, COLUMNS):
-                total += factor[a, c, i] * kinks.normals[j, a * COLUMNS + c]
-            work.slope[p] -= side * weight * total
-            kinks.slopes[j, p] = weight * total if rises else 0.0
+            work[w.multipliers + j] = -1.0 if argument < 0.0 else 1.0
+            side -= work[w.multipliers + j]
+        elif not -1.0 < work[w.multipliers + j] < 1.0:
+            work[w.multipliers + j] = side
+        work[w.offsets + j] = weight * argument if rises else 0.0
+        slope = w.slopes + j * m.fields
+        fill(slope, m.fields, 0.0, work)
+        in_u(m, w, w.normals + j * m.fields, slope, work)
+        add(m, w.slope, -side * weight, slope, work)
+        for p in range(m.fields):
+            work[slope + p] = weight * work[slope + p] if rises else 0.0
 
 
 @compiled
-def correct(work: Workspace) -> None:
+def correct(m: Record, w: Record, work: Array) -> None:
     """Take the kinks' arguments that a refused trial found for those of the model where its step leads.
 
     A step along kinks that are curved leaves them, and the energy may rise however small it is.
     """
-    kinks = work.kinks
-    for j in range(KINKS):
-        along = 0.0
-        for i in range(SIZE):
-            along += kinks.slopes[j, i] * kinks.step[i]
-        kinks.uncorrected[j] = kinks.offsets[j]
-        if kinks.weights[j] > 0.0:
-            kinks.offsets[j] = kinks.weights[j] * kinks.arguments[j] - along
+    for j in range(m.kinks):
+        along = inner(m, w.slopes + j * m.fields, w.step, work)
+        work[w.uncorrected + j] = work[w.offsets + j]
+        if work[w.weights + j] > 0.0:
+            work[w.offsets + j] = work[w.weights + j] * work[w.arguments + j] - along
 
 
 @compiled
-def stiffen(work: Workspace) -> bool:
+def stiffen(m: Record, w: Record, work: Array) -> bool:
     """Add curvature across the kinks that hold the point, where the step does not go; False where none does.
 
     As much as makes up for any that the matrix has there.
     """
-    kinks, size, found = work.kinks, 0.0, False
-    for i in range(SIZE):
-        for c in range(i + 1):
-            size += (1.0 if c == i else 2.0) * work.curvature[i, c] ** 2
-    for j in range(KINKS):
-        norm = squared_norm(kinks.slopes[j])
-        if not (-1.0 < kinks.multipliers[j] < 1.0 and norm > 0.0):
+    size, found = 0.0, False
+    for i in range(m.fields):
+        for c in range(i + ONE):
+            size += (1.0 if c == i else 2.0) * work[w.curvature + i * m.fields + c] ** 2
+    for j in range(m.kinks):
+        slope = w.slopes + j * m.fields
+        norm = inner(m, slope, slope, work)
+        if not (-1.0 < work[w.multipliers + j] < 1.0 and norm > 0.0):
             continue
         found = True
-        for i in range(SIZE):
-            for c in range(i + 1):
-                work.curvature[i, c] += CONVEX * np.sqrt(size) / norm * kinks.slopes[j, i] * kinks.slopes[j, c]
+        for i in range(m.fields):
+            for c in range(i + ONE):
+                work[w.curvature + i * m.fields + c] += (
+                    CONVEX * np.sqrt(size) / norm * work[slope + i] * work[slope + c]
+                )
     return found
 
 
 @compiled
-def move_held(work: Workspace) -> None:
+def move_held(m: Record, w: Record, work: Array) -> None:
     """Move the multipliers between -1 and 1 together: to the best of them, or until the first is at its bound."""
-    step, scaled, multipliers = work.kinks.step, work.kinks.scaled, work.kinks.multipliers
-    lower, change = work.kinks.lower, work.kinks.change
-    for j in range(KINKS):
-        change[j] = 0.0
-        if not -1.0 < multipliers[j] < 1.0:
-            for c in range(j + 1):  # what stands there may be no number
-                lower[j, c] = 0.0
+    for j in range(m.kinks):
+        row, scaled, change = w.bounds + j * m.kinks, w.scaled + j * m.fields, 0.0
+        if not -1.0 < work[w.multipliers + j] < 1.0:
+            fill(row, j + ONE, 0.0, work)  # what stands there may be no number
+            work[w.change + j] = 0.0
             continue
-        change[j] = work.kinks.offsets[j]
-        for i in range(SIZE):
-            change[j] -= scaled[j, i] * step[i]
-        size = squared_norm(scaled[j])
-        for c in range(j + 1):
-            if lower[c, c] == 0.0 and c < j:
-                lower[j, c] = 0.0
+        size = inner(m, scaled, scaled, work)
+        for c in range(j + ONE):
+            column = w.bounds + c * m.kinks
+            if work[column + c] == 0.0 and c < j:
+                work[row + c] = 0.0
                 continue
-            total = 0.0
-            for i in range(SIZE):
-                total += scaled[j, i] * scaled[c, i]
+            total = inner(m, scaled, w.scaled + c * m.fields, work)
             for b in range(c):
-                total -= lower[j, b] * lower[c, b]
+                total -= work[row + b] * work[column + b]
             # kinks that are linearly dependent have a bound in the way as a rule
-            lower[j, c] = total / lower[c, c] if c < j else np.sqrt(max(total, PIVOT * size))
+            work[row + c] = total / work[column + c] if c < j else np.sqrt(max(total, PIVOT * size))
+        change = -inner(m, scaled, w.step, work, -work[w.offsets + j])
         for c in range(j):
-            change[j] -= lower[j, c] * change[c]
-        change[j] = change[j] / lower[j, j] if size > 0.0 else 0.0
+            change -= work[row + c] * work[w.change + c]
+        work[w.change + j] = change / work[row + j] if size > 0.0 else 0.0
     share = 1.0
-    for j in range(KINKS - 1, -1, -1):
-        if lower[j, j] == 0.0:
+    for back in range(m.kinks):
+        j = m.kinks - ONE - back
+        held, change = work[w.bounds + j * m.kinks + j], work[w.change + j]
+        if held == 0.0:
             continue
-        for c in range(j + 1, KINKS):
-            change[j] -= lower[c, j] * change[c]
-        change[j] /= lower[j, j]
-        if change[j] != 0.0:
-            share = min(share, ((1.0 if change[j] > 0.0 else -1.0) - multipliers[j]) / change[j])
-    for j in range(KINKS):
-        if lower[j, j] == 0.0:
+        for c in range(j + ONE, m.kinks):
+            change -= work[w.bounds + c * m.kinks + j] * work[w.change + c]
+        change /= held
+        work[w.change + j] = change
+        if change != 0.0:
+            share = min(share, ((1.0 if change > 0.0 else -1.0) - work[w.multipliers + j]) / change)
+    for j in range(m.kinks):
+        if work[w.bounds + j * m.kinks + j] == 0.0:
             continue
-        multipliers[j] = min(max(multipliers[j] + share * change[j], -1.0), 1.0)
-        for i in range(SIZE):
-            step[i] += share * change[j] * scaled[j, i]
+        change = share * work[w.change + j]
+        work[w.multipliers + j] = min(max(work[w.multipliers + j] + change, -1.0), 1.0)
+        add(m, w.step, change, w.scaled + j * m.fields, work)
 
 
 @compiled
-def minimise_model(work: Workspace) -> float:
+def forward(m: Record, w: Record, vector: int, work: Array) -> None:
+    """Put ``lower^-1`` of a vector in its place."""
+    for i in range(m.fields):
+        total, row = work[vector + i], w.lower + i * m.fields
+        for c in range(i):
+            total -= work[row + c] * work[vector + c]
+        work[vector + i] = total / work[row + i]
+
+
+@compiled
+def minimise_model(m: Record, w: Record, work: Array) -> float:
     """Fill in the model's multipliers, beginning with those there are, and its step; returns by how much it decreases.
 
     One multiplier after another, which finds the sides, in turn with all between -1 and 1 at once.
     """
-    lower, step, kinks = work.lower, work.kinks.step, work.kinks
-    multipliers, offsets, slopes, scaled = kinks.multipliers, kinks.offsets, kinks.slopes, kinks.scaled
-    for i in range(SIZE):
-        total = work.slope[i]
-        for j in range(KINKS):
-            total += multipliers[j] * slopes[j, i]
-            own = slopes[j, i]
-            for c in range(i):
-                own -= lower[i, c] * scaled[j, c]
-            scaled[j, i] = own / lower[i, i]
-        for c in range(i):
-            total -= lower[i, c] * step[c]
-        step[i] = total / lower[i, i]
+    for i in range(m.fields):
+        work[w.step + i] = work[w.slope + i]
+    for j in range(m.kinks):
+        scaled = w.scaled + j * m.fields
+        add(m, w.step, work[w.multipliers + j], w.slopes + j * m.fields, work)
+        for i in range(m.fields):
+            work[scaled + i] = work[w.slopes + j * m.fields + i]
+        forward(m, w, scaled, work)
+    forward(m, w, w.step, work)
     for _ in range(MAX_NEWTON):
         moved = 0.0
-        for j in range(KINKS):
-            along, size = -offsets[j], 0.0
-            for i in range(SIZE):
-                along += scaled[j, i] * step[i]
-                size += scaled[j, i] * scaled[j, i]
+        for j in range(m.kinks):
+            scaled, multiplier = w.scaled + j * m.fields, work[w.multipliers + j]
+            along = inner(m, scaled, w.step, work, -work[w.offsets + j])
+            size = inner(m, scaled, scaled, work)
             if size == 0.0:
                 continue
-            change = min(max(multipliers[j] - along / size, -1.0), 1.0) - multipliers[j]
-            multipliers[j] += change
+            change = min(max(multiplier - along / size, -1.0), 1.0) - multiplier
+            work[w.multipliers + j] += change
             moved = max(moved, abs(change))
-            for i in range(SIZE):
-                step[i] += change * scaled[j, i]
+            add(m, w.step, change, scaled, work)
         if moved <= GRADIENT_TOLERANCE:
             break
-        move_held(work)
-    decrease = -0.5 * squared_norm(step)
-    for i in range(SIZE - 1, -1, -1):
-        total = -step[i]
-        for c in range(i + 1, SIZE):
-            total -= lower[c, i] * step[c]
-        step[i] = total / lower[i, i]
-        decrease -= work.slope[i] * step[i]
-    for j in range(KINKS):
-        along = 0.0
-        for i in range(SIZE):
-            along += slopes[j, i] * step[i]
-        decrease -= abs(offsets[j] + along) - abs(offsets[j])
+        move_held(m, w, work)
+    decrease = -0.5 * inner(m, w.step, w.step, work)
+    for back in range(m.fields):
+        i = m.fields - ONE - back
+        total = -work[w.step + i]
+        for c in range(i + ONE, m.fields):
+            total -= work[w.lower + c * m.fields + i] * work[w.step + c]
+        work[w.step + i] = total / work[w.lower + i * m.fields + i]
+        decrease -= work[w.slope + i] * work[w.step + i]
+    for j in range(m.kinks):
+        along = inner(m, w.slopes + j * m.fields, w.step, work)
+        decrease -= abs(work[w.offsets + j] + along) - abs(work[w.offsets + j])
     return decrease
 
 
 @compiled
-def is_minimum(scale: float, work: Workspace) -> bool:
+def is_minimum(m: Record, w: Record, scale: float, work: Array) -> bool:
     """Whether the slope with the multipliers vanishes, and they are those of the sides or of kinks that hold the point.
 
-    ``scale`` is ``e^2 + |u|^2``.  Then ``work.gradient`` becomes the subgradient of the loss that belongs to it.
+    ``scale`` is ``e^2 + |u|^2``.  Then ``gradient`` becomes the subgradient of the loss that belongs to it.
     """
-    kinks, apart, norm = work.kinks, 0.0, 0.0
-    for j in range(KINKS):
-        apart += (kinks.signs[j] - kinks.multipliers[j]) * kinks.offsets[j]
-    for i in range(SIZE):
-        total = work.slope[i]
-        for j in range(KINKS):
-            total += kinks.multipliers[j] * kinks.slopes[j, i]
+    away, norm = 0.0, 0.0
+    for j in range(m.kinks):
+        away += (work[w.signs + j] - work[w.multipliers + j]) * work[w.offsets + j]
+    for i in range(m.fields):
+        total = work[w.slope + i]
+        for j in range(m.kinks):
+            total += work[w.multipliers + j] * work[w.slopes + j * m.fields + i]
         norm += total * total
-    if not (norm <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * scale and abs(apart) <= GRADIENT_TOLERANCE * scale):
+    if not (norm <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * scale and abs(away) <= GRADIENT_TOLERANCE * scale):
         return False
-    for j in range(KINKS):
-        beyond = kinks.weights[j] * (kinks.multipliers[j] - kinks.signs[j])
-        for i in range(SIZE):
-            work.gradient[i // COLUMNS, i % COLUMNS] += beyond * kinks.normals[j, i]
+    for j in range(m.kinks):
+        beyond = work[w.weights + j] * (work[w.multipliers + j] - work[w.signs + j])
+        add(m, w.gradient, beyond, w.normals + j * m.fields, work)
     return True
 
 
-@compiled
-def descend_along_kinks(center: Array, terms: Energy, work: Workspace) -> tuple[float, float, int]:
-    """Descent from ``work.u`` by steps to the minimum of the model, damped as those of smooth losses.
+@apart
+def descend_along_kinks(m: Record, w: Record, work: Array) -> tuple[float, float, int]:
+    """Descent from ``u`` by steps to the minimum of the model, damped as those of smooth losses.
 
     Returns energy, loss and the number of steps, negative if the gradient did not reach its tolerance.  A descent that
     begins where the energy is not finite ends with infinite energy, and so does one that finds no bottom, with RUNAWAY
-    steps.  At a kink ``work.gradient`` is the subgradient of the loss that belongs to the minimum.  Known minima do not
+    steps.  At a kink ``gradient`` is the subgradient of the loss that belongs to the minimum.  Known minima do not
     stop it, as they do descents of smooth losses: minima at kinks may lie close to each other.
     """
-    u, trial, kinks, length = work.u, work.trial, work.kinks, terms.parameters[LENGTH_UNIT]
-    unit, shift = length * length, 0.0
-    kinks.multipliers[:] = 1.0  # none is held
-    value = evaluate(u, center, terms, work)
-    norm_u = squared_norm(u)
+    unit, shift = work[w.parameters + unsigned(LENGTH_UNIT)] ** 2, 0.0
+    fill(w.multipliers, m.kinks, 1.0, work)  # none is held
+    value = evaluate(m, w, w.u, work)
+    norm_u = inner(m, w.u, w.u, work)
     energy = 0.5 * norm_u + value
     if not abs(energy) < np.inf:
         return np.inf, value, -1
     far, deep = FAR * (unit + norm_u), -FAR * (unit + abs(energy))
     for iteration in range(MAX_NEWTON):
-        take(terms.factor, work)
+        take(m, w, work)
         accepted, tried, stiff, corrected = False, False, False, False
         norm_trial, value_trial, energy_trial, decrease = norm_u, value, energy, 0.0
         for _ in range(MAX_TRIES):
-            if not factorise(work.curvature, shift, work.lower):
+            if not factorise(m, w, shift, work):
                 if not stiff:
                     stiff = True
-                    if stiffen(work):
+                    if stiffen(m, w, work):
                         continue
                 shift = max(CONVEX * shift, FIRST_SHIFT)
                 continue
-            gain = minimise_model(work)
-            if not tried and is_minimum(unit + norm_u, work):
+            gain = minimise_model(m, w, work)
+            if not tried and is_minimum(m, w, unit + norm_u, work):
                 return energy, value, iteration
             if not corrected:
                 decrease = gain
-            for i in range(SIZE):
-                trial[i] = u[i] + kinks.step[i]
-            norm_trial = squared_norm(trial)
+            for i in range(m.fields):
+                work[w.trial + i] = work[w.u + i] + work[w.step + i]
+            norm_trial = inner(m, w.trial, w.trial, work)
             # `take` made copies of the accepted point's derivatives, so these can be the trial's already
-            value_trial, tried = evaluate(trial, center, terms, work), True
+            value_trial, tried = evaluate(m, w, w.trial, work), True
             energy_trial = 0.5 * norm_trial + value_trial
             if energy_trial <= energy - DECREASE * decrease + ROUNDING * (unit + abs(energy)):
                 accepted = True
                 break
             if corrected:
                 corrected = False
-                for j in range(KINKS):
-                    kinks.offsets[j] = kinks.uncorrected[j]
+                for j in range(m.kinks):
+                    work[w.offsets + j] = work[w.uncorrected + j]
                 shift = max(STEEPER * shift, FIRST_SHIFT)
             else:
-                correct(work)
+                correct(m, w, work)
                 corrected = True
         if not accepted:
-            value = evaluate(u, center, terms, work)
+            value = evaluate(m, w, w.u, work)
             return energy, value, -iteration - 1
-        for i in range(SIZE):
-            u[i] = trial[i]
+        for i in range(m.fields):
+            work[w.u + i] = work[w.trial + i]
         norm_u, value, energy = norm_trial, value_trial, energy_trial
         if not (norm_u < far and energy > deep):
             return np.inf, value, RUNAWAY

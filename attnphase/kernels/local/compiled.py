@@ -1,114 +1,68 @@
-"""How Numba compiles the package: decorators for what compiled code alone calls, and for what Python calls."""
+"""How Numba compiles the package, and how compiled code calls the functions of a model by their addresses."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from llvmlite.ir.instructions import Instruction
-from numba import njit, void
+from llvmlite import ir
+from numba import njit
 from numba.core import config
-from numba.core.caching import FunctionCache
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
-from numba.core.runtime.nrt import rtsys
-from numba.core.types import boolean
+from numba.core.types import float64
 from numba.extending import intrinsic
 
-__all__ = ["allocating", "chosen", "compiled", "entry", "in_lanes", "in_order", "side_by_side"]
+from .constants import ARGUMENTS
+
+__all__ = ["HANDED", "apart", "call", "compiled", "side_by_side"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_INNER: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-# of what makes no arrays, Numba need not count who holds those it is handed: that would take most of its time
-_HANDED: Any = {"_nrt": False, **_INNER}
-# sums in any order and products with reciprocals, as code for many lanes needs them; infinities keep their meaning, and
-# so does what is not a number
-_LOOSE = {"reassoc", "contract", "arcp", "nsz", "afn"}
-
-
-# the same but for the order of sums
-_IN_ORDER = _LOOSE - {"reassoc"}
-
-
-class _Loader:
-    """Numba's compiler for processors, as far as it takes to load machine code.
-
-    Numba would first import and register everything that it can compile, which takes far longer.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(cpu_target.target_context, name)
-
-    def refresh(self) -> None:
-        """Make ready what machine code calls."""
-        rtsys.initialize(cpu_target.target_context)
+# no arrays are made, so that Numba need not count who holds those it is handed: that would take most of its time
+HANDED: Any = {
+    "_nrt": False,
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+_LOOSE = {"reassoc", "contract", "arcp", "nsz", "afn"}  # infinities keep their meaning, and so does what is no number
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile a function that makes no arrays into those that call it; called from Python, it ends the process."""
-    return cast(_Function, njit(forceinline=True, **_HANDED)(function))
+    """Compile a function into those that call it."""
+    return cast(_Function, njit(forceinline=True, **HANDED)(function))
 
 
-def allocating(function: _Function) -> _Function:
-    """Compile a function that makes arrays into those that call it."""
-    return cast(_Function, njit(forceinline=True, **_INNER)(function))
-
-
-def entry(*arguments: Any) -> Callable[[_Function], _Function]:
-    """Compile a function of arguments of these types where it is defined, and keep the machine code on the disk."""
-    signature: Any = void(*arguments)
-
-    def define(function: _Function) -> _Function:
-        way_in: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
-        if getattr(config, "DISABLE_JIT", False):
-            return function
-        with global_compiler_lock:
-            kept = FunctionCache(function).load_overload(signature, cast(Any, _Loader()))
-        if kept is not None:
-            way_in.add_overload(kept)
-        way_in.compile(signature)  # unless it was there
-        way_in.disable_compile()
-        return cast(_Function, way_in)
-
-    return define
+def apart(function: _Function) -> _Function:
+    """Compile a function once for all that call it."""
+    return cast(_Function, njit(**HANDED)(function))
 
 
 def side_by_side(function: _Function) -> _Function:
-    """Compile a loop over lanes, which are done at once where that can be: rounding may differ from one by one."""
-    return cast(_Function, njit(forceinline=True, fastmath=_LOOSE, **_HANDED)(function))
+    """Compile loops over samples, which are done at once where that can be: rounding may differ from one by one."""
+    return cast(_Function, njit(forceinline=True, fastmath=_LOOSE, **HANDED)(function))
 
 
-def in_lanes(function: _Function) -> _Function:
-    """Compile a function into the loops over lanes that call it."""
-    return cast(_Function, njit(forceinline=True, fastmath=_LOOSE, **_HANDED)(function))
+def _call(_context: Any, address: Any, arrays: Any) -> Any:
+    """Call a model's function at an address with these arrays; what it returns is a number."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        pointer = ir.DoubleType().as_pointer()
+        function = ir.FunctionType(ir.DoubleType(), [pointer] * ARGUMENTS).as_pointer()
+        given = [
+            context.make_array(one)(context, builder, builder.extract_value(values[1], place)).data
+            for place, one in enumerate(signature.args[1])
+        ]
+        nothing = [ir.Constant(pointer, None)] * (ARGUMENTS - len(given))
+        return builder.call(builder.inttoptr(values[0], function), [*given, *nothing])
+
+    return float64(address, arrays), generate
 
 
-def in_order(function: _Function) -> _Function:
-    """The same, with sums in the order written."""
-    return cast(_Function, njit(forceinline=True, fastmath=_IN_ORDER, **_HANDED)(function))
+def _called(address: int, arrays: tuple[Any, ...]) -> float:
+    """The same where nothing is compiled."""
+    function = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_void_p] * ARGUMENTS)(int(address))
+    return function(*(one.ctypes.data for one in arrays), *[None] * (ARGUMENTS - len(arrays)))
 
 
-def _chosen(context: Any, condition: Any, yes: Any, no: Any) -> Any:
-    """One of two numbers, both of which are computed: an instruction for all lanes, where a branch is none."""
-    one = context.unify_types(yes, no)
-
-    # what is not frozen LLVM puts back by stores under masks where it is what was there before
-    def choose(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        condition, yes, no = values
-        return builder.select(condition, _frozen(builder, yes), _frozen(builder, no))
-
-    return one(boolean, one, one), choose
-
-
-def _frozen(builder: Any, value: Any) -> Any:
-    """The value; llvmlite has no method for this instruction."""
-    instruction = Instruction(builder.block, value.type, "freeze", [value])
-    builder._insert(instruction)
-    return instruction
-
-
-def _picked(condition: bool, yes: Any, no: Any) -> Any:
-    return yes if condition else no
-
-
-chosen: Any = _picked if getattr(config, "DISABLE_JIT", False) else intrinsic(_chosen)
+call: Any = _called if getattr(config, "DISABLE_JIT", False) else intrinsic(_call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 __all__ = [
+    "ARGUMENTS",
     "CAPTURED",
     "CLOSE",
     "CONVERGED",
@@ -33,6 +34,9 @@ __all__ = [
     "STUCK",
     "Starts",
 ]
+
+ARGUMENTS = 8
+"""Arrays that a model's function takes, whatever it needs of them."""
 
 LENGTH_UNIT = 3
 """Place among the parameters of a loss of the length e: ``e^2`` is the unit of its energies."""

@@ -1,56 +1,437 @@
-"""One trial of a damped Newton step in every lane of a block: the square loss of one field.
-
-As with `local_problem`, a build puts a model's generated source in its place; `derivations.codegen.lanes` says what
-that does.
-"""
+"""The minimiser for smooth losses: nodes of a block begin together, and go on one by one."""
 
 from __future__ import annotations
+
+from math import sqrt
+from typing import Any
 
 import numpy as np
 
 from attnphase.arrays import Array
 
-from .compiled import side_by_side
-from .constants import CONVERGED, FINITE, GOES_ON, GRADIENT_TOLERANCE, LENGTH_UNIT, STUCK
+from .compiled import apart, call, compiled
+from .constants import (
+    CONVERGED,
+    DISTINCT,
+    ENDLESS,
+    FAR,
+    FLED,
+    GOES_ON,
+    IRREGULAR,
+    LENGTH_UNIT,
+    MAX_NEWTON,
+    MERGED,
+    PIVOT,
+    RUNAWAY,
+    STUCK,
+    Starts,
+)
+from .model import Model, Record
+from .starts import NONE, ONE, TWO, go_to_start, is_only, unsigned
+from .values import Nodes, Room, Solution
 
-__all__ = ["LANES", "lane_losses", "newton_trial", "teacher_targets"]
+__all__ = ["losses_in_lanes", "minimise_in_lanes"]
 
-LANES = 4
-CENTER, TARGET, POINT, GRADIENT, SLOPE, CURVATURE, STEP, BEST, OTHER = range(9)
-ENERGY, LOSS, SHIFT, STEPS, TRIES, EXPECTED, DEFINITE, WIDEST, DEEPEST, EVENT = range(9, 19)
-FACTOR, VARIANCE, ROWS = range(19, 22)
-TARGETS, TARGET_ENTRIES = 1, ((0, 0),)
-
-
-@side_by_side
-def newton_trial(state: Array, factor: Array, variance: Array, parameters: Array) -> None:
-    """A step in every lane; the first trial of a descent is its starting point."""
-    scale = factor[0, 0, 0]
-    for n in range(LANES):
-        point = state[n + POINT * LANES] - state[n + STEP * LANES]
-        gradient = state[n + CENTER * LANES] + scale * point - state[n + TARGET * LANES]
-        loss = 0.5 * gradient**2
-        energy, slope = 0.5 * point**2 + loss, point + scale * gradient
-        if np.abs(energy) <= FINITE:
-            state[n + POINT * LANES], state[n + GRADIENT * LANES] = point, gradient
-            state[n + SLOPE * LANES], state[n + CURVATURE * LANES] = slope, 1.0 + scale**2
-            state[n + STEP * LANES] = slope / (1.0 + scale**2)
-            state[n + ENERGY * LANES], state[n + LOSS * LANES] = energy, loss
-            state[n + STEPS * LANES] += 1.0
-        flat = slope**2 <= GRADIENT_TOLERANCE**2 * (parameters[LENGTH_UNIT] ** 2 + point**2)
-        finished = CONVERGED if flat else GOES_ON
-        state[n + EVENT * LANES] = finished if np.abs(energy) <= FINITE else STUCK
-
-
-@side_by_side
-def teacher_targets(k: Array, mixing: Array, parameters: Array, targets: Array) -> None:
-    """Targets of a block from the teacher's fields, row by row."""
-    for n in range(LANES):
-        targets[n] = k[n]
+FEW = unsigned(8)  # one lane in so many may still be under way where the others of its block are not
+MOST_STEPS = 50  # that a block makes together: at large V rounding may let a descent go on for ever
+DEEPER = 1e-9  # share of itself by which an energy counts as lower than another
+WRITTEN = 7.0  # the event of a lane of the block whose node is done
+LOWEST, SECOND, KEPT_LOSS, KEPT_STEPS, BOTTOMLESS, RESIDUAL = (unsigned(i) for i in range(6))
+AT_CENTER, VACANT = unsigned(1 << 20), unsigned(1 << 21)
 
 
-@side_by_side
-def lane_losses(h: Array, targets: Array, variance: Array, parameters: Array, losses: Array) -> None:
-    """Losses of a block from its fields and targets, row by row."""
-    for n in range(LANES):
-        losses[n] = 0.5 * (h[n] - targets[n]) ** 2
+@compiled
+def to_rows(m: Record, fields: Array, first: int, count: int, width: int, rows: Array, place: int) -> None:
+    """Fields of the next nodes, row by row."""
+    for c in range(width):
+        for n in range(count):
+            rows[place + c * m.lanes + n] = fields[(first + n) * width + c]
+
+
+@compiled
+def put_in(
+    m: Record, model: Model, first: int, count: int, starts: int, nodes: Nodes, minima: Array, room: Room
+) -> None:
+    """Put the next nodes into the lanes of a block, at the first of their starts."""
+    lanes, size, block = m.lanes, m.fields, room.block
+    to_rows(m, nodes.centers, first, count, size, block, m.center)
+    if m.own:
+        to_rows(m, nodes.targets, first, count, m.targets, block, m.target)
+        to_rows(m, nodes.variance, first, count, m.length * m.length, block, m.variance)
+        square = m.columns * m.columns
+        for a in range(m.length):
+            for c in range(square):
+                for n in range(count):
+                    site = nodes.sites[(first + n) * m.length + a]
+                    block[m.factor + (a * square + c) * lanes + n] = nodes.factor[site * square + c]
+    else:
+        to_rows(m, nodes.teacher_fields, first, count, m.length * m.label_fields, room.k, NONE)
+        call(m.teacher_targets_at, (room.k, nodes.mixing, nodes.parameters, block[m.target :]))
+    if not m.newton_step_at:
+        block[m.event : m.event + lanes] = CONVERGED
+        return
+    for c in range(size):
+        at, center = m.point + c * lanes, m.center + c * lanes
+        for n in range(lanes):
+            block[m.step + c * lanes + n] = 0.0
+        if starts == Starts.COLD:
+            for n in range(lanes):
+                block[at + n] = 0.0
+        elif starts == Starts.FROM_ZERO:
+            for n in range(lanes):
+                block[at + n] = -block[center + n]
+        else:
+            for n in range(count):
+                block[at + n] = minima[(first + n) * TWO * size + c] - block[center + n]
+        i = model.columns[c]
+        for j in range(i):
+            share, other = nodes.factor[c * m.columns + j], at - (i - j) * lanes
+            for n in range(lanes):
+                block[at + n] -= share * block[other + n]
+        share = 1.0 / nodes.factor[c * m.columns + i]
+        for n in range(lanes):
+            block[at + n] *= share
+    unit = nodes.parameters[LENGTH_UNIT] ** 2
+    for n in range(lanes):
+        block[m.energy + n] = np.inf
+        block[m.expected + n] = 0.0
+        block[m.steps + n] = -1.0
+        block[m.event + n] = GOES_ON
+        block[m.widest + n] = unit
+    for c in range(size):
+        for n in range(lanes):
+            block[m.widest + n] += block[m.point + c * lanes + n] ** 2
+    # that of no loss, from which on it is seen to change
+    row = m.curvature
+    for i in range(size):
+        for j in range(i + ONE):
+            for n in range(lanes):
+                block[row + n] = 1.0 if i == j else 0.0
+            row += lanes
+
+
+@compiled
+def few_go_on(m: Record, count: int, block: Array) -> bool:
+    """Whether few of the first lanes of a block are still under way."""
+    left = NONE
+    for n in range(count):
+        left += ONE if block[m.event + n] == GOES_ON else NONE
+    return FEW * left <= count
+
+
+@compiled
+def write_out(
+    m: Record, model: Model, first: int, count: int, starts: int, nodes: Nodes, solution: Solution, room: Room
+) -> None:
+    """Write what was found in those lanes of a block that have no further start."""
+    lanes, size, block = m.lanes, m.fields, room.block
+    minima, energies, losses, residuals, flags = solution
+    # the block has no other use for the rows of known minima
+    for c in range(size):
+        at, i = m.best + c * lanes, model.columns[c]
+        for n in range(lanes):
+            block[at + n] = block[m.center + c * lanes + n]
+        for j in range(i + ONE):
+            share, other = nodes.factor[c * m.columns + j], m.point + (c - i + j) * lanes
+            for n in range(lanes):
+                block[at + n] += share * block[other + n]
+    for n in range(count):
+        node = first + n
+        if block[m.event + n] != CONVERGED or not (starts == Starts.FROM_ZERO or is_only(node, starts, energies)):
+            continue
+        block[m.event + n] = WRITTEN
+        energies[TWO * node] = block[m.energy + n]
+        energies[TWO * node + ONE] = block[m.energy + n]
+        losses[node] = block[m.loss + n]
+        flags[node] = int(block[m.steps + n])
+        for c in range(size):
+            h = block[m.best + c * lanes + n]
+            minima[TWO * node * size + c] = h
+            minima[TWO * node * size + size + c] = h
+            residuals[node * size + c] = -block[m.gradient + c * lanes + n]
+
+
+@compiled
+def hand_over(m: Record, waiting: int, node: int, lane: int, length: float, room: Room) -> None:
+    """Put a lane of the block where it goes on with trials; ``length`` is the unit of these."""
+    lanes, block, state, kept = m.lanes, room.block, room.state, lane * (RESIDUAL + m.fields)
+    event, steps = block[m.event + waiting], block[m.steps + waiting]
+    row, end = NONE, m.best if event in (IRREGULAR, GOES_ON) else m.slope
+    while row < end:
+        state[row + lane] = block[row + waiting]
+        row += lanes
+    if m.own:
+        for row in range(m.fields * m.columns + m.length * m.length):
+            state[m.factor + row * lanes + lane] = block[m.factor + row * lanes + waiting]
+    state[m.event + lane] = GOES_ON if event == IRREGULAR else event
+    state[m.energy + lane] = block[m.energy + waiting]
+    state[m.loss + lane] = block[m.loss + waiting]
+    state[m.steps + lane] = steps
+    state[m.expected + lane] = block[m.expected + waiting]
+    state[m.widest + lane] = FAR * block[m.widest + waiting]
+    state[m.definite + lane] = 1.0
+    state[m.shift + lane] = 0.0
+    state[m.tries + lane] = 0.0
+    state[m.deepest + lane] = -FAR * (length * length + abs(block[m.energy + waiting])) if steps >= 0.0 else -np.inf
+    room.node[lane] = node
+    room.next[lane] = ONE if m.newton_step_at else NONE
+    room.kept[kept + LOWEST] = np.inf
+    room.kept[kept + SECOND] = np.inf
+    room.kept[kept + BOTTOMLESS] = np.inf
+    for i in range(m.fields):
+        state[m.best + i * lanes + lane] = np.nan
+        state[m.other + i * lanes + lane] = np.nan
+
+
+@compiled
+def begin(m: Record, lane: int, length: float, norm: float, state: Array) -> None:
+    """Let a lane's next trial be its point, with which a descent begins; ``length`` is the unit of these."""
+    for i in range(m.fields):
+        state[m.step + i * m.lanes + lane] = 0.0
+    state[m.definite + lane] = 1.0
+    state[m.expected + lane] = 0.0
+    state[m.energy + lane] = np.inf
+    state[m.shift + lane] = 0.0
+    state[m.steps + lane] = -1.0
+    state[m.tries + lane] = 0.0
+    state[m.widest + lane] = FAR * (length * length + norm)
+    state[m.deepest + lane] = -np.inf
+    state[m.event + lane] = GOES_ON
+
+
+@compiled
+def next_start(
+    m: Record, model: Model, lane: int, node: int, starts: int, nodes: Nodes, solution: Solution, room: Room
+) -> bool:
+    """Put the node's next start into its lane; False if there is none."""
+    s, state = room.next[lane], room.state
+    if s == ONE and is_only(node, starts, solution.energies):
+        s += ONE
+    factors, corner, stride = factors_of(m, lane, nodes, state)
+    norm = go_to_start(
+        m,
+        model,
+        s,
+        starts,
+        node,
+        nodes,
+        solution.minima,
+        factors,
+        corner,
+        stride,
+        state,
+        m.point + lane,
+        m.center + lane,
+        m.lanes,
+    )
+    if norm < 0.0:
+        return False
+    room.next[lane] = s + ONE
+    begin(m, lane, nodes.parameters[LENGTH_UNIT], norm, state)
+    return True
+
+
+@apart
+def is_convex(m: Record, lane: int, lower: Array, state: Array) -> bool:
+    """Whether the energy is convex where a lane's descent ended."""
+    row = m.curvature + lane
+    for i in range(m.fields):
+        for j in range(i + ONE):
+            total = state[row]
+            row += m.lanes
+            for c in range(j):
+                total -= lower[i * m.fields + c] * lower[j * m.fields + c]
+            if i > j:
+                lower[i * m.fields + j] = total / lower[j * m.fields + j]
+            elif total > PIVOT:
+                lower[i * m.fields + i] = sqrt(total)
+            else:
+                return False
+    return True
+
+
+@compiled
+def settle(m: Record, lane: int, at: int, length: float, room: Room) -> None:
+    """Keep the end of a lane's descent if it is one of the two lowest minima."""
+    lanes, state, kept = m.lanes, room.state, room.kept
+    event, steps, energy = state[m.event + lane], state[m.steps + lane], state[m.energy + lane]
+    if event == FLED or (event == ENDLESS and not is_convex(m, lane, room.lower, state)):
+        kept[at + BOTTOMLESS] = min(kept[at + BOTTOMLESS], -np.inf if event == FLED else energy)
+        return
+    if event == MERGED or steps < 0.0:
+        return
+    if kept[at + LOWEST] < np.inf:
+        gap = 0.0
+        for i in range(m.fields):
+            best = state[m.best + i * lanes + lane]
+            gap = max(gap, abs(state[m.point + i * lanes + lane] - best) / (length + abs(best)))
+        if not gap > DISTINCT:
+            return
+    if energy < kept[at + LOWEST]:
+        kept[at + SECOND] = kept[at + LOWEST]
+        kept[at + LOWEST] = energy
+        kept[at + KEPT_LOSS] = state[m.loss + lane]
+        kept[at + KEPT_STEPS] = steps if event == CONVERGED else (-steps - 1.0 if event == STUCK else -MAX_NEWTON)
+        for i in range(m.fields):
+            row = i * lanes + lane
+            state[m.other + row] = state[m.best + row]
+            state[m.best + row] = state[m.point + row]
+            kept[at + RESIDUAL + i] = -state[m.gradient + row]
+    elif energy < kept[at + SECOND]:
+        kept[at + SECOND] = energy
+        for i in range(m.fields):
+            state[m.other + i * lanes + lane] = state[m.point + i * lanes + lane]
+
+
+@apart
+def fall_back(m: Record, lane: int, state: Array, kept: Array) -> None:
+    """Take the centre, where the lane's last trial was: no descent found a bottom.  Zero where it is not finite."""
+    finite, at = state[m.steps + lane] >= 0.0, lane * (RESIDUAL + m.fields)
+    kept[at + BOTTOMLESS] = -np.inf
+    kept[at + KEPT_LOSS] = state[m.loss + lane] if finite else 0.0
+    kept[at + LOWEST] = kept[at + KEPT_LOSS]
+    for i in range(m.fields):
+        gradient = state[m.gradient + i * m.lanes + lane]
+        kept[at + RESIDUAL + i] = -gradient if finite and abs(gradient) < np.inf else 0.0
+        state[m.best + i * m.lanes + lane] = 0.0
+
+
+@compiled
+def factors_of(m: Record, lane: int, nodes: Nodes, state: Array) -> tuple[Array, Any, Any]:
+    """Where the Cholesky factors of a lane's tokens are: an array, the place of the first number, and their stride."""
+    return (state, m.factor + lane, m.lanes) if m.own else (nodes.factor, NONE, ONE)
+
+
+@compiled
+def write(m: Record, model: Model, lane: int, node: int, at: int, nodes: Nodes, solution: Solution, room: Room) -> None:
+    """Write what was found for a lane's node."""
+    lanes, size, state, kept = m.lanes, m.fields, room.state, room.kept
+    lowest, second, reached = kept[at + LOWEST], kept[at + SECOND], kept[at + BOTTOMLESS]
+    single = second == np.inf
+    solution.energies[TWO * node] = lowest
+    solution.energies[TWO * node + ONE] = lowest if single else second
+    other = m.best if single else m.other
+    factors, corner, stride = factors_of(m, lane, nodes, state)
+    for c in range(size):
+        i, center = model.columns[c], state[m.center + c * lanes + lane]
+        first, last = center, center
+        for j in range(i + ONE):
+            share, place = factors[corner + (c * m.columns + j) * stride], (c - i + j) * lanes + lane
+            first += share * state[m.best + place]
+            last += share * state[other + place]
+        solution.minima[TWO * node * size + c] = first
+        solution.minima[TWO * node * size + size + c] = last
+        solution.residuals[node * size + c] = kept[at + RESIDUAL + c]
+    solution.losses[node] = kept[at + KEPT_LOSS]
+    # a descent that goes on above the lowest minimum, as beside two that merge, has not told that there is no bottom
+    bottomless = reached < lowest - DEEPER * abs(lowest)
+    solution.flags[node] = RUNAWAY if bottomless else int(kept[at + KEPT_STEPS])
+
+
+@compiled
+def goes_on(m: Record, model: Model, lane: int, starts: int, nodes: Nodes, solution: Solution, room: Room) -> bool:
+    """Whether a lane whose descent has ended begins another; where it does not, what was found is written."""
+    node, at, length = room.node[lane], lane * (RESIDUAL + m.fields), nodes.parameters[LENGTH_UNIT]
+    if room.next[lane] == AT_CENTER:
+        fall_back(m, lane, room.state, room.kept)
+    else:
+        if room.next[lane] > NONE:
+            settle(m, lane, at, length, room)
+        if next_start(m, model, lane, node, starts, nodes, solution, room):
+            return True
+        if room.kept[at + LOWEST] == np.inf:
+            room.next[lane] = AT_CENTER
+            for i in range(m.fields):
+                room.state[m.point + i * m.lanes + lane] = 0.0
+            begin(m, lane, length, 0.0, room.state)
+            return True
+    write(m, model, lane, node, at, nodes, solution, room)
+    return False
+
+
+@compiled
+def attend(
+    m: Record,
+    model: Model,
+    first: int,
+    begun: int,
+    waiting: int,
+    tried: bool,
+    starts: int,
+    nodes: Nodes,
+    solution: Solution,
+    room: Room,
+) -> tuple[Any, Any]:
+    """What happens between trials in the lanes whose descents have ended; next that waits, and how many are busy."""
+    state, busy = room.state, NONE
+    for lane in range(m.lanes):
+        s = room.next[lane]
+        # what has been looked at since its last trial waits for the next
+        if s != VACANT and (not tried or (state[m.event + lane] == GOES_ON and s != AT_CENTER)):
+            busy += ONE
+            continue
+        vacant = s == VACANT
+        while True:
+            if vacant:
+                while waiting < begun and room.block[m.event + waiting] == WRITTEN:
+                    waiting += ONE
+                if waiting == begun:
+                    room.next[lane] = VACANT
+                    break
+                hand_over(m, waiting, first + waiting, lane, nodes.parameters[LENGTH_UNIT], room)
+                waiting += ONE
+                vacant = False
+            if (state[m.event + lane] == GOES_ON and s != AT_CENTER) or goes_on(
+                m, model, lane, starts, nodes, solution, room
+            ):
+                busy += ONE
+                break
+            vacant, s = True, NONE
+    return waiting, busy
+
+
+def minimise_in_lanes(model: Model, nodes: Nodes, starts: int, solution: Solution, room: Room) -> None:
+    """Lowest and second-lowest minimum of the local problem of every node, from `Starts`."""
+    m = model.numbers[0]
+    # whether the block makes steps, how many it has made, and whether the lanes were tried and not looked at since
+    together, made, tried = False, 0, model.numbers.size == 0
+    # nodes in the block and before, lanes of the block that hold one, the next that waits, and busy lanes of the other
+    taken, begun, waiting, busy, count = NONE, NONE, NONE, NONE, unsigned(nodes.centers.size) // m.fields
+    room.next[:] = VACANT
+    while taken < count or waiting < begun or busy > NONE:
+        if together and (made == MOST_STEPS or few_go_on(m, begun, room.block)):
+            if starts in (Starts.WARM, Starts.FROM_ZERO):
+                write_out(m, model, taken - begun, begun, starts, nodes, solution, room)
+            together, waiting = False, NONE
+        if not together:
+            waiting, busy = attend(m, model, taken - begun, begun, waiting, tried, starts, nodes, solution, room)
+            tried = False
+            if waiting == begun and taken < count and busy < m.lanes:
+                begun, waiting = min(m.lanes, count - taken), NONE
+                put_in(m, model, taken, begun, starts, nodes, solution.minima, room)
+                taken += begun
+                together, made = m.newton_step_at != 0, 0
+                if not together:
+                    continue
+        if together:
+            call(m.newton_step_at, (room.block, nodes.factor, nodes.variance, nodes.parameters))
+            made += 1
+        else:
+            call(m.newton_trial_at, (room.state, nodes.factor, nodes.variance, nodes.parameters))
+            tried = True
+
+
+def losses_in_lanes(model: Model, nodes: Nodes, losses: Array, room: Room) -> None:
+    """Loss of every sample at given fields, the centres, without any minimisation."""
+    m = model.numbers[0]
+    count, width, block = unsigned(losses.size), m.length * m.label_fields, room.block
+    for number in range((count + m.lanes - ONE) // m.lanes):
+        first = number * m.lanes
+        some = min(m.lanes, count - first)
+        to_rows(m, nodes.centers, first, some, m.fields, block, m.center)
+        to_rows(m, nodes.teacher_fields, first, some, width, room.k, NONE)
+        call(m.teacher_targets_at, (room.k, nodes.mixing, nodes.parameters, block[m.target :]))
+        given = (block[m.center :], block[m.target :], nodes.variance, nodes.parameters, block[m.loss :])
+        call(m.lane_losses_at, given)
+        for n in range(some):
+            losses[first + n] = block[m.loss + n]

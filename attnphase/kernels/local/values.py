@@ -1,7 +1,6 @@
 """What goes into the minimiser and what comes out: named tuples of arrays, which Numba compiles.
 
-The one module of this package that is not copied for a model: to Numba the tuples of a copy would be others than those
-of the callers, so all copies import these.
+Compiled code takes arrays of any number of dimensions as flat ones, in C order: the shapes below are the callers'.
 """
 
 from __future__ import annotations
@@ -13,7 +12,12 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Draws", "Energy", "FieldLaw", "Found", "Kinks", "Nodes", "SampleNodes", "Solution", "Workspace"]
+from .model import Model
+
+__all__ = ["BLOCK", "Draws", "FieldLaw", "Nodes", "Room", "Solution", "room_of", "rows_of", "workspace_of"]
+
+BLOCK = 64
+"""Samples that the means around the search do side by side."""
 
 
 class Draws(NamedTuple):
@@ -63,19 +67,28 @@ class FieldLaw(NamedTuple):
     noise: Array
 
 
+_NONE, _NOWHERE = np.empty(0), np.empty(0, np.int64)
+
+
 class Nodes(NamedTuple):
-    """Local problems of the theory, which share the diagonal of D.
+    """Local problems: of the theory, which share the diagonal of D, or of samples at finite d, which share less.
 
     Attributes
     ----------
     centers : (N, L, r) array
-        ``omega`` of every node.
+        ``omega`` of every node, or fields at which something is asked.
     teacher_fields : (N, L, t) array, with noise (N, L, t + noise)
-    factor : (L, r, r) array
-        Lower Cholesky factor of V.
-    mixing, parameters, variance : (L, L), (4 + r,) and (L,) arrays
-        Parameters of the loss: the matrix A; omega, the temperatures of student and teacher, and units, see
-        `attnphase.kernels.key.model_numbers`; the diagonal of D.
+    factor : (L, r, r) array, of samples (P, r, r)
+        Lower Cholesky factors of V of every token, or of every site.
+    mixing, parameters : (L, L) and (4 + r,) arrays
+        Parameters of the loss: the matrix A, which no sample needs; omega, the temperatures of student and teacher, and
+        units, see `attnphase.kernels.key.model_numbers`.
+    variance : (L,) array, of samples (N, L, L)
+        The diagonal of D, or Gram matrices.
+    targets : (N, L, x) array
+        Of samples: the matrix C, or what the loss takes as its target.
+    sites : (N, L) array of int
+        Of every token of a sample.
     """
 
     centers: Array
@@ -84,38 +97,12 @@ class Nodes(NamedTuple):
     mixing: Array
     parameters: Array
     variance: Array
-
-
-class SampleNodes(NamedTuple):
-    """Local problems of samples at finite d, with their own targets and Gram matrices.
-
-    Attributes
-    ----------
-    centers : (N, L, r) array
-        ``omega`` of every sample.
-    teacher_fields : (N, L, t) array
-    targets : (N, L, x) array
-        The matrix C, or what the loss takes as its target.
-    grams : (N, L, L) array
-        Gram matrices, where the loss uses them.
-    sites : (N, L) array of int
-        Of every token.
-    factors : (P, r, r) array
-        Lower Cholesky factors of V of every site.
-    parameters : (4 + r,) array
-    """
-
-    centers: Array
-    teacher_fields: Array
-    targets: Array
-    grams: Array
-    sites: NDArray[np.int64]
-    factors: Array
-    parameters: Array
+    targets: Array = _NONE
+    sites: NDArray[np.int64] = _NOWHERE
 
 
 class Solution(NamedTuple):
-    """Minima of N local problems, which are written into these arrays.
+    """Minima of N local nodes, which are written into these arrays.
 
     Attributes
     ----------
@@ -143,88 +130,47 @@ class Solution(NamedTuple):
         return Solution(minima[nodes], energies[nodes], losses[nodes], residuals[nodes], flags[nodes])
 
 
-class Energy(NamedTuple):
-    """What the energy ``Psi`` of a sample depends on, its centre aside.
+class Room(NamedTuple):
+    """Arrays for the minimiser in lanes.
 
     Attributes
     ----------
-    target : (L, x) array
-        What the teacher makes of its fields.
-    variance : (L,) or (L, L) array
-        The diagonal of D, or the Gram matrix.
-    factor : (L, r, r) array
-        Lower Cholesky factor C of V.
-    parameters : (4 + r,) array
+    block, state : arrays
+        Rows of the nodes that begin together, and of those that go on with trials.
+    k : (L t, lanes) array
+        The teacher's fields.
+    kept : (lanes, 5 + L r) array
+        What is known of each node in the state: the two lowest energies, loss and steps of the first, the lowest energy
+        of a descent without an end, and the residual.
+    lower : (L r, L r) array
+    nodes, next : (lanes,) arrays of int
+        Which node a lane of the state has, and the next of its starts.
     """
 
-    target: Array
-    variance: Array
-    factor: Array
-    parameters: Array
-
-
-class Found(NamedTuple):
-    """Where the minima of one sample are written: ``minima`` (2, L, r), ``energies`` (2,) and ``residual`` (L, r)."""
-
-    minima: Array
-    energies: Array
-    residual: Array
-
-
-class Kinks(NamedTuple):
-    """What `along_kinks` keeps of m kinks at the point where its descent is.
-
-    Attributes
-    ----------
-    table : (4, m) array
-        Its rows are the next four.
-    multipliers : (m,) array
-        Of the kinks in the minimum of the model: -1 or 1 on a side, between them at the kink.
-    arguments, signs, weights, normals : (m,), (m,), (m,) and (m, L r) arrays
-        As the local problem fills them in.
-    offsets, uncorrected, slopes : (m,), (m,) and (m, L r) arrays
-        Arguments, what they were before they were corrected, and their derivatives in u, times the weights.
-    scaled : (m, L r) array
-        The slopes in the metric of the curvature.
-    step : (L r,) array
-    lower, change : (m, m) and (m,) arrays
-        Of the multipliers that move together.
-    base, last : (L r,) and (m, L r) arrays
-        Points in u: the one from which `at_kinks` seeks a kink, and those at which it last found each of them.
-    kept : (m,) array of bool
-        Kinks on which the point sought lies.
-    """
-
-    table: Array
-    multipliers: Array
-    arguments: Array
-    signs: Array
-    weights: Array
-    normals: Array
-    offsets: Array
-    uncorrected: Array
-    slopes: Array
-    scaled: Array
-    step: Array
+    block: Array
+    state: Array
+    k: Array
+    kept: Array
     lower: Array
-    change: Array
-    base: Array
-    last: Array
-    kept: NDArray[np.bool_]
+    node: NDArray[np.uint64]
+    next: NDArray[np.uint64]
 
 
-class Workspace(NamedTuple):
-    """Arrays that one descent after another writes into; see `along_kinks` and `search` for what they hold."""
+def room_of(model: Model) -> Room:
+    """Arrays for the minimiser in lanes, for one call after another."""
+    lanes, size, rows, labels = (int(model.numbers[name][0]) for name in ("lanes", "fields", "rows", "label_fields"))
+    block, state = np.zeros((2, rows))
+    k, kept = np.zeros(size * labels * lanes), np.zeros((lanes, 5 + size))
+    node, following = np.zeros((2, lanes), np.uint64)
+    return Room(block, state, k, kept, np.zeros((size, size)), node, following)
 
-    u: Array
-    h: Array
-    gradient: Array
-    hessian: Array
-    contracted: Array
-    slope: Array
-    curvature: Array
-    lower: Array
-    trial: Array
-    best: Array
-    other: Array
-    kinks: Kinks
+
+def workspace_of(model: Model) -> Array:
+    """An array for the descents of any number of samples, one after another."""
+    return np.zeros(int(model.places["end"][0]))
+
+
+def rows_of(model: Model) -> Array:
+    """An array for the means around the search."""
+    length, columns, labels = (int(model.numbers[name][0]) for name in ("length", "columns", "label_fields"))
+    return np.zeros(((length + 1) * 2 * (columns + labels) + 3) * BLOCK)

@@ -110,8 +110,7 @@ class LocalLoss:
         fields, targets, weights = self._trailing(h, targets, weights)
         size = fields.shape[0] * fields.shape[1]
         gradient, hessian = torch.empty_like(fields), fields.new_empty((size, size, len(h)))
-        scratch = fields.new_empty((size, len(h)))
-        losses = self.module.loss_derivatives(fields, targets, weights, self.parameters, gradient, hessian, scratch)
+        losses = self.module.loss_derivatives(fields, targets, weights, self.parameters, gradient, hessian)
         return losses, gradient.movedim(-1, 0), hessian.movedim(-1, 0)
 
     def trained_slopes(self, h: Tensor, targets: Tensor, weights: Tensor, trained: Tensor) -> tuple[Tensor, ...]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import py_compile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder
-from attnphase.kernels.package import import_package
+from attnphase.kernels.equations import functions
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    from derivations.codegen import bayes_optimal as codegen
+    from derivations.replica import bayes_optimal
 
 __all__ = ["BayesOptimalEquations", "bayes_optimal_equations"]
-
-_NAME = "bayes"
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,10 @@ def bayes_optimal_equations() -> BayesOptimalEquations:
     Raises
     ------
     CacheError
-        The cache folder is not the user's own.
+        The cache folder is not the user's own, or there is no room in it.
     """
-    with intact_folder(fingerprint(_NAME), _build) as folder:
-        module = import_package(folder, folder.name, (_NAME,))[_NAME]
-    return BayesOptimalEquations(
-        module.overlaps_from_conjugates,
-        module.conjugates_from_residuals,
-        module.conjugates_from_spreads,
-        module.free_entropy_terms,
-        module.test_error,
+    return functions(
+        BayesOptimalEquations,
+        "bayes_optimal",
+        lambda: codegen.bayes_optimal_source(bayes_optimal.derive_bayes_optimal()),
     )
-
-
-def _build(folder: Path) -> None:
-    from derivations.codegen.bayes_optimal import bayes_optimal_source
-    from derivations.replica.bayes_optimal import derive_bayes_optimal
-
-    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH  # the manifest has checksums of all
-    with filled_aside(folder) as aside:
-        for name, source in (("__init__", ""), (_NAME, bayes_optimal_source(derive_bayes_optimal()))):
-            path = aside / f"{name}.py"
-            path.write_text(source, encoding="utf-8")
-            py_compile.compile(str(path), doraise=True, invalidation_mode=unchecked)

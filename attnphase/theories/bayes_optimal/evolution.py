@@ -252,10 +252,8 @@ class Evolution:
         left, told = (np.einsum("pij,pji->i", inverse, x.mean(axis=0)) for x in (moments.spread, moments.gain))
         share = left / (left + told)
         share = (share[:, None] + share) / 2
-        by_spread = np.stack([self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread])
-        by_residual = np.stack(
-            [self.maps.conjugates_from_residuals(alpha, inverse @ x @ inverse) for x in moments.gain]
-        )
+        by_spread = self.maps.conjugates_from_spreads(alpha, moments.spread, V)
+        by_residual = self.maps.conjugates_from_residuals(alpha, inverse @ moments.gain @ inverse)
         q_hat = share * by_residual + (1 - share) * by_spread
         return (q_hat + q_hat.mT) / 2
 

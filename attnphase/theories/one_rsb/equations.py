@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder
-from attnphase.kernels.package import import_package, write_package
+from attnphase.kernels.equations import functions
+from attnphase.lazy import loaded_on_use
+
+with loaded_on_use(__name__):
+    from derivations.codegen import one_rsb
 
 __all__ = ["OneRsbEquations", "one_rsb_equations"]
-
-_MODULE = "one_rsb"
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,6 @@ def one_rsb_equations() -> OneRsbEquations:
     Raises
     ------
     CacheError
-        The cache folder is not the user's own.
+        The cache folder is not the user's own, or there is no room in it.
     """
-    with intact_folder(fingerprint(_MODULE), _build) as folder:
-        module = import_package(folder, folder.name, (_MODULE,))[_MODULE]
-    return OneRsbEquations(module.overlaps_from_conjugates, module.conjugates_from_overlaps, module.free_entropy_terms)
-
-
-def _build(folder: Path) -> None:
-    from derivations.codegen.one_rsb import one_rsb_source
-
-    with filled_aside(folder) as aside:
-        write_package(aside, {_MODULE: one_rsb_source()})
+    return functions(OneRsbEquations, "one_rsb", lambda: one_rsb.one_rsb_source())

@@ -6,7 +6,6 @@ theory's, at the nested nodes of `attnphase.theories.one_rsb.nodes`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -339,23 +338,19 @@ class OneRsbMap:
         """The channel's half of the equations."""
         channel = self.nodes.channel
         weights = nodes.weights(self.y)
-        tokens, holding = self.system.sample_law.tokens.tolist(), self.system.sample_law.holding
-        # a sample whose token is in another cluster counts as zero
-        residual = [
-            nodes.residual[..., token, :, None] * here.reshape(-1, *(1,) * 6)
-            for token, here in zip(tokens, holding, strict=True)
-        ]
+        tokens, holding = self.system.sample_law.tokens, self.system.sample_law.holding
 
-        def of_tokens(values: Array) -> Sequence[Array]:
-            return [values[..., token, :, None] for token in tokens]
+        def of_tokens(values: Array) -> Array:
+            return np.moveaxis(values[..., tokens, :], -2, 0)[..., None]
 
         hats = one_rsb_equations().conjugates_from_overlaps(
             alpha=self.alpha,
             y=self.y,
             rho=self.system.sample_law.rho[:, None],
-            site_mean=lambda values, site: _site_mean(values * nodes.outer[..., None, None], channel.probabilities),
+            site_mean=lambda values: _site_mean(values * nodes.outer[..., None, None], channel.probabilities),
             tilted=lambda values: np.einsum("...j,...jab->...ab", weights, values),
-            g=residual,
+            # a sample whose token is in another cluster counts as zero
+            g=of_tokens(nodes.residual) * holding.reshape(*holding.shape, *(1,) * 6),
             xi_0=of_tokens(nodes.shared),
             xi_1=of_tokens(nodes.normals),
             k=of_tokens(nodes.teacher[..., : self.system.kernels.teacher_rank]),
@@ -421,10 +416,10 @@ class OneRsbMap:
 
 
 def _site_mean(values: Array, probabilities: Array) -> Array:
-    """Mean over outer nodes, signs and configurations of clusters, (C, signs, S, N, i, j) to (S, i, j).
+    """Mean over outer nodes, signs and configurations of clusters, (P, C, signs, S, N, i, j) to (P, S, i, j).
 
     The signs are added largest with smallest, so that opposite values cancel exactly.
     """
-    ordered = np.sort(values.mean(axis=3), axis=1)
-    means = (ordered + ordered[:, ::-1]).sum(axis=1) / (2 * ordered.shape[1])
-    return np.einsum("c,csij->sij", probabilities, means)
+    ordered = np.sort(values.mean(axis=4), axis=2)
+    means = (ordered + ordered[:, :, ::-1]).sum(axis=2) / (2 * ordered.shape[2])
+    return np.einsum("c,pcsij->psij", probabilities, means)

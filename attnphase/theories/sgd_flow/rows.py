@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.kernels.compiler import Slopes, slopes_for
+from attnphase.kernels.equations import flow
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.system import System
-from attnphase.theories.sgd_flow.noise import of_fields
 
 __all__ = ["Rows"]
 
@@ -28,8 +27,6 @@ class Rows:
 
     Attributes
     ----------
-    slopes : Slopes
-        With the derived equations.
     ridge : float or (r,) array
         Strength lambda of the weight decay, of all columns or of each.
     columns : int
@@ -45,7 +42,6 @@ class Rows:
         Of every point.
     """
 
-    slopes: Slopes
     ridge: float | Array
     columns: int
     weights: Array
@@ -65,7 +61,6 @@ class Rows:
         atoms = len(spectrum.weights)
         atom = np.repeat(np.arange(atoms), len(weights) // atoms)
         return cls(
-            slopes=slopes_for(of_fields(system.problem)),
             ridge=system.prior.strength,
             columns=system.kernels.columns,
             weights=np.concatenate([weights[seen], spectrum.weights]),
@@ -123,7 +118,7 @@ class Rows:
     def measured(self, state: Array) -> tuple[Overlaps, float, float]:
         """The same, and the ridge in the risk over d."""
         means, covariances = self.unpack(state)
-        q, m, theta, norm, penalty = self.slopes.overlaps(
+        q, m, theta, norm, penalty = flow().overlaps(
             ridge=self.ridge,
             spectral_mean=self._mean,
             gamma=self.gamma,
@@ -151,7 +146,7 @@ class Rows:
             name: getattr(conjugates, name)[:, 0] for name in ("q_hat", "V_hat", "m_hat", "theta_hat")
         }
         points, V_hat = slice(self.points), hats["V_hat"]
-        moved = self.slopes.mean_rate(
+        moved = flow().mean_rate(
             eta=eta,
             ridge=self.ridge,
             gamma=self.gamma[:, points],
@@ -163,7 +158,7 @@ class Rows:
             theta_hat=hats["theta_hat"],
         )
         atoms = self.gamma[:, self.points :]
-        spread = self.slopes.scatter_rate(
+        spread = flow().scatter_rate(
             eta=eta, s=samples, ridge=self.ridge, gamma=atoms, C=covariances, q_hat=hats["q_hat"], V_hat=V_hat
         )
         return self.pack(moved, spread)

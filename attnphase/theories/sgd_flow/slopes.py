@@ -17,7 +17,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.integration.refinement import FALLS, GAUSS_HERMITE_ORDERS, Refinement
 from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import Slopes, gains_for, slopes_for
+from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Solution
 from attnphase.problem.problem import Problem
@@ -44,7 +44,7 @@ def system_of(problem: Problem, callback: Callback = silent) -> System:
 class _SlopeProblem(ProximalProblem):
     """The local problem without a search: the residual is minus the gradient at the centre."""
 
-    slopes: Slopes
+    kernels: Kernels
 
     def search(
         self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
@@ -52,7 +52,7 @@ class _SlopeProblem(ProximalProblem):
         """Loss and minus its gradient, where `ProximalProblem` has them at the minimum."""
         mixing, parameters = self.system.parameters
         variance = self.system.token_variances[configuration]
-        self.slopes.slopes_at(omega, k, mixing, parameters, variance, solution.losses, solution.residuals)
+        self.kernels.slopes_at(omega, k, mixing, parameters, variance, solution.losses, solution.residuals)
         solution.energies[:] = solution.losses[:, None]
         solution.minima[:] = 0.0
         solution.flags[:] = 0
@@ -64,7 +64,7 @@ class SlopeChannel(Channel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "proximal", _SlopeProblem(self.system, slopes_for(of_fields(self.system.problem))))
+        object.__setattr__(self, "proximal", _SlopeProblem(self.system, kernels_for(of_fields(self.system.problem))))
 
     def of_samples(self, overlaps: Overlaps) -> tuple[Conjugates, Array]:
         """Conjugates of one sample a direction, and its mean loss (S,), of every replicate.
@@ -121,7 +121,7 @@ class SlopeChannel(Channel):
             raise ValueError("the noise of the labels has gains where a loss is quadratic in it")
         if self.of_student is not None:
             return self.of_student.noise_gains(overlaps, of_loss=of_loss)
-        gains_at, law = gains_for(problem), self.law(overlaps)
+        gains_at, law = kernels_for(problem).gains_at, self.law(overlaps)
         mixing, parameters = self.system.parameters
         orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
         variants = sorted({source for source, _ in orbit})

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import float32, float64, njit, void
 from numpy.typing import NDArray
 
-__all__ = ["fields", "slopes"]
+from .compiled import side_by_side
 
-_SIGNATURES = [void(x[:, ::1], x[:, ::1], x[:, ::1]) for x in (float64, float32)]
-_compiled: Any = njit(_SIGNATURES, cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+__all__ = ["token_fields_32", "token_fields_64", "token_slopes_32", "token_slopes_64"]
 
 
-@_compiled
+@side_by_side
 def fields(tokens: NDArray[Any], weights: NDArray[Any], products: NDArray[Any]) -> None:
     """Tokens (N, d) times the transpose of weights (r, d), into products (N, r)."""
     count, dimension = tokens.shape
@@ -55,7 +53,7 @@ def fields(tokens: NDArray[Any], weights: NDArray[Any], products: NDArray[Any]) 
             products[i, c] = first
 
 
-@_compiled
+@side_by_side
 def slopes(tokens: NDArray[Any], columns: NDArray[Any], sums: NDArray[Any]) -> None:
     """The transpose of columns (N, r) times tokens (N, d), added to sums (r, d)."""
     count, dimension = tokens.shape
@@ -79,3 +77,16 @@ def slopes(tokens: NDArray[Any], columns: NDArray[Any], sums: NDArray[Any]) -> N
         for c in range(len(sums)):
             for j in range(dimension):
                 sums[c, j] += columns[i, c] * tokens[i, j]
+
+
+def token_fields_64(tokens: NDArray[Any], weights: NDArray[Any], products: NDArray[Any]) -> None:
+    """`fields`, as Python calls it."""
+    fields(tokens, weights, products)
+
+
+def token_slopes_64(tokens: NDArray[Any], columns: NDArray[Any], sums: NDArray[Any]) -> None:
+    """`slopes`, as Python calls it."""
+    slopes(tokens, columns, sums)
+
+
+token_fields_32, token_slopes_32 = token_fields_64, token_slopes_64

@@ -1,0 +1,301 @@
+"""The minimiser and what surrounds it, compiled by Numba once for all models of this machine.
+
+What is done node by node takes a model's sizes as data, and its functions by their addresses.  The minimiser is kept as
+LLVM's code, and linked with a model's own: sizes and functions are constants in it then, and loops over a few fields
+straight lines, for which LLVM alone is needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnphase.errors import CacheError
+from attnphase.kernels.cache import found, is_kept, kept, processor, untested_numba_named
+from attnphase.kernels.local.constants import ARGUMENTS
+from attnphase.kernels.local.layouts import ENTRIES, INTEGER, Layout
+from attnphase.kernels.local.model import NUMBERS, Model
+from attnphase.kernels.machine import Code, compiled, loaded, module_of, object_of
+
+__all__ = [
+    "MINIMISERS",
+    "are_prepared",
+    "entry",
+    "kept_part",
+    "key_of",
+    "linked",
+    "prepare",
+    "shared",
+    "without_compiler",
+]
+
+_LOCAL = "attnphase.kernels.local"
+_CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_KIND = "shared"
+
+MINIMISERS = {"lanes": "minimise_in_lanes", "search": "minimise_one_by_one"}
+"""Entries that are linked with a model's functions, by their parts."""
+
+_PARTS = {name: part for part, name in MINIMISERS.items()} | {"trained_slopes_at": "trained"}
+_PARTS |= {name: "passes" for name, (module, _) in ENTRIES.items() if module == "passes"}
+
+Entry = Callable[..., None]
+
+
+def shared(name: str) -> Entry:
+    """A function of `attnphase.kernels.local.layouts.ENTRIES`, of named tuples of arrays; a minimiser only in Python.
+
+    Raises
+    ------
+    CacheError
+        The cache folder is not the user's own, or there is no room in it, or Numba is too new.
+    """
+    return _interpreted(name) if without_compiler() else _functions(_part_of(name))[name]
+
+
+def without_compiler() -> bool:
+    """Whether Python runs them."""
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
+
+
+def are_prepared(parts: Iterable[str]) -> bool:
+    """Whether parts are in the cache, and need not be compiled."""
+    return without_compiler() or all(is_kept(_KIND, key_of(part)) for part in parts)
+
+
+def prepare(parts: Iterable[str]) -> None:
+    """Have parts compiled, side by side, if they are not in the cache.
+
+    Raises
+    ------
+    CacheError
+        As of `shared`.
+    """
+    if are_prepared(parts):
+        return
+    with _processes(part for part in parts if not is_kept(_KIND, key_of(part))) as workers:
+        for part, worker in workers.items():
+            kept(_KIND, key_of(part), partial(_content_of, worker))
+
+
+def _part_of(name: str) -> str:
+    return _PARTS.get(name, "around")
+
+
+def key_of(part: str) -> tuple[str, ...]:
+    """All that a part depends on."""
+    return part, *_version()
+
+
+@lru_cache(maxsize=1)
+def _version() -> tuple[str, ...]:
+    """All that their machine code depends on."""
+    here = Path(__file__).parent
+    paths = (here / "machine.py", Path(__file__), *sorted((here / "local").glob("*.py")))
+    sources = b"\n".join(path.name.encode() + path.read_bytes() for path in paths)
+    return hashlib.sha256(sources).hexdigest(), sys.version, *map(metadata.version, ("numba", "numpy")), processor()
+
+
+# --- machine code -----------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def _functions(part: str) -> dict[str, Entry]:
+    names = [name for name in ENTRIES if _part_of(name) == part]
+    code = loaded(kept_part(part), names)
+    return {name: entry(code, name, ENTRIES[name][1]) for name in names}
+
+
+def kept_part(part: str) -> bytes:
+    """Machine code of a part, or LLVM's code of a minimiser.
+
+    Raises
+    ------
+    CacheError
+        As of `shared`.
+    """
+    content = found(_KIND, key_of(part))
+    if content is None:
+        prepare((part,))
+        content = found(_KIND, key_of(part))
+    if content is None:
+        raise CacheError("kernel cache: what was compiled just now has been removed meanwhile: run it again.")
+    return content
+
+
+@contextmanager
+def _processes(parts: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Processes that compile parts, and end with their memory."""
+    searched = os.pathsep.join(filter(None, sys.path))  # without -P Python would look in the working folder first
+    command = [sys.executable, "-P", "-c", f"import {__name__} as shared; shared.compile_here()"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": os.environ | {"PYTHONPATH": searched}}
+    workers = {part: subprocess.Popen([*command, part], **pipes) for part in parts}
+    try:
+        with untested_numba_named():
+            yield workers
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.communicate()
+
+
+def _content_of(worker: Any) -> bytes:
+    """What a process made.
+
+    Raises
+    ------
+    ChildProcessError
+        It was stopped, or ended with an error, which is named.
+    """
+    content, said = worker.communicate()
+    if worker.returncode:
+        reason = said.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {worker.returncode}"]
+        raise ChildProcessError(f"a process that compiles a kernel was stopped ({reason[0]}): run it again.")
+    return bytes(content)
+
+
+def compile_here() -> None:
+    """What such a process does: it writes the machine code of the part that its argument names, or LLVM's code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the process that waits
+    part = sys.argv[1]
+    if part in MINIMISERS:
+        content = _compiled(MINIMISERS[part]).as_bitcode()
+    else:
+        names = [name for name in ENTRIES if _part_of(name) == part]
+        content = object_of(module_of("", *(_with_way_in(_compiled(name), name).as_bitcode() for name in names)))
+    sys.stdout.buffer.write(content)
+
+
+def _compiled(name: str) -> Any:
+    """The module of a function of `ENTRIES`, which imports Numba."""
+    from numba import from_dtype, njit, types, void
+
+    from attnphase.kernels.local.compiled import HANDED
+
+    def typed(layout: Any) -> Any:
+        if layout is INTEGER:
+            return types.int64
+        if isinstance(layout, Layout):
+            return types.Array(from_dtype(layout.entries), layout.dimensions, "C")
+        return types.NamedTuple(tuple(map(typed, layout)), type(layout))
+
+    module, layouts = ENTRIES[name]
+    signature: Any = void(*map(typed, layouts))
+    function = njit(signature, **HANDED)(getattr(importlib.import_module(f"{_LOCAL}.{module}"), name))
+    return module_of(function.inspect_llvm(signature.args))
+
+
+def linked(part: bytes, model: Model, text: str) -> bytes:
+    """Machine code of a model's functions, and of ``minimise``, in which all that is known of the model is a constant.
+
+    Parameters
+    ----------
+    part : bytes
+        A minimiser as `kept_part` has it.
+    model : Model
+        Whose functions have any address but zero.
+    text : str
+        Those functions as LLVM's text.
+    """
+    module = module_of(part, text)
+    numbers, functions = model.numbers.view(np.int64).tolist(), list[str]()
+    for place, field in enumerate(NUMBERS.names or ()):
+        if field.endswith("_at") and numbers[place]:
+            functions.append(field.removesuffix("_at"))
+            numbers[place] = f"ptrtoint (ptr @{functions[-1]} to i64)"
+    constants, fixed = [f"declare double @{one}({', '.join(['ptr'] * ARGUMENTS)})" for one in functions], list[str]()
+    for number, own in enumerate([numbers, *(one.view(np.int64).tolist() for one in model[1:])]):
+        values = ", ".join(f"i64 {one}" for one in own)
+        constants.append(f"@known{number} = internal constant [{len(own)} x i64] [{values}]")
+        size, width = model[number].size, model[number].itemsize
+        fixed += ["null", "null", str(size), str(width), f"@known{number}", str(size), str(width)]
+    return compiled(_with_way_in(module, "minimise", fixed, constants))
+
+
+def _with_way_in(module: Any, name: str, fixed: Sequence[str] = (), constants: Iterable[str] = ()) -> Any:
+    """A module with a function of this name for what Numba compiled, of which one function is seen from outside.
+
+    It takes all arguments from one array of integers, but for those that come first and are fixed.
+    """
+    inner = next(one for one in module.functions if one.name.startswith("_Z") and one.linkage.name == "external")
+    kinds = [str(argument.type) for argument in inner.arguments]
+    lines, given = list[str](), ["ptr %slots", "ptr null"]  # where Numba puts what a function returns: nothing
+    for place, kind in enumerate(kinds[2:]):
+        if place < len(fixed):
+            given.append(f"{kind} {fixed[place]}")
+            continue
+        lines += [
+            f"%p{place} = getelementptr i64, ptr %slots, i64 {place - len(fixed)}",
+            f"%v{place} = load {kind}, ptr %p{place}",
+        ]
+        given.append(f"{kind} %v{place}")
+    body = "\n".join((*lines, f"call i32 @{inner.name}({', '.join(given)})", "ret void"))
+    declared = f"declare i32 @{inner.name}({', '.join(kinds)})"
+    module.link_in(module_of("\n".join((*constants, declared, f"define void @{name}(ptr %slots) {{\n{body}\n}}"))))
+    inner.linkage = "internal"
+    return module
+
+
+def entry(code: Code, name: str, layouts: Sequence[Any]) -> Entry:
+    """A function of machine code, which hands arguments of these layouts over and holds the code."""
+    called = _CALLED(code.addresses[name])
+
+    def run(*arguments: Any, _held: Any = code) -> None:
+        slots = array("q")
+        for argument, layout in zip(arguments, layouts, strict=True):
+            _slots(argument, layout, slots)
+        called(slots.buffer_info()[0])
+
+    return run
+
+
+def _slots(argument: Any, layout: Any, slots: array[int]) -> None:
+    """Add an argument as Numba's functions take it: an array by its size, its address, its shape and its strides."""
+    if layout is INTEGER:
+        slots.append(int(argument))
+    elif isinstance(layout, Layout):
+        size, stride, flat = argument.size, argument.itemsize, layout.dimensions == 1
+        fits = argument.dtype == layout.entries or (argument.dtype.kind == "i" and layout.entries.kind == "u")
+        if not (fits and argument.flags.c_contiguous and (flat or argument.ndim == layout.dimensions)):
+            raise TypeError(f"compiled code takes no {argument.ndim}-dimensional array of {argument.dtype} here")
+        slots.extend((0, 0, size, stride, argument.__array_interface__["data"][0]))
+        slots.extend((size, stride) if flat else (*argument.shape, *argument.strides))
+    else:
+        for one, its in zip(argument, layout, strict=True):
+            _slots(one, its, slots)
+
+
+# --- without a compiler -----------------------------------------------------------------------------------------------
+
+
+def _interpreted(name: str) -> Entry:
+    """The function as Python runs it, where Numba compiles nothing (``NUMBA_DISABLE_JIT=1``)."""
+    module, layouts = ENTRIES[name]
+    plain = getattr(importlib.import_module(f"{_LOCAL}.{module}"), name)
+
+    def run(*arguments: Any) -> None:
+        plain(*map(_flat, arguments, layouts))
+
+    return run
+
+
+def _flat(argument: Any, layout: Any) -> Any:
+    """An argument with flat arrays where compiled code takes them as flat, and fields of records as attributes."""
+    if isinstance(layout, Layout) and layout.dimensions == 1:
+        flat = np.reshape(argument, -1, copy=False)
+        return flat.view(np.recarray) if layout.entries.names else flat.view(layout.entries)
+    return argument if layout is INTEGER or isinstance(layout, Layout) else type(layout)(*map(_flat, argument, layout))
