@@ -91,9 +91,9 @@ class Kernels:
         Of `Nodes`, `Starts` and a `Solution`: the local problem.
     fields_at, moments_of : callable
         Fields before the search and moments after it, as `attnphase.kernels.local.means` has them.
-    targets_at, losses_at, slopes_at, gains_at, squares_at : callable
+    targets_at, losses_at, slopes_at : callable
         Of samples at given fields, as `attnphase.kernels.local.derivatives` has them: the teacher's targets, losses,
-        minus their gradients, what the labels' noise adds, and squares of the residuals' derivatives.
+        and minus their gradients, with Hessians if asked for.
     trained_slopes_at : callable
         Derivatives in the loss's trained parameters, as `attnphase.kernels.local.trained` has them.
     ridge, separable : Maps
@@ -114,8 +114,6 @@ class Kernels:
     targets_at: Callable[..., None] = field(repr=False)
     losses_at: Callable[..., None] = field(repr=False)
     slopes_at: Callable[..., None] = field(repr=False)
-    gains_at: Callable[..., None] = field(repr=False)
-    squares_at: Callable[..., None] = field(repr=False)
     trained_slopes_at: Callable[..., None] = field(repr=False)
     ridge: Maps = field(repr=False)
     separable: Maps = field(repr=False)
@@ -178,16 +176,8 @@ def _functions(model: Model, code: Code, part: str) -> dict[str, Callable[..., N
         else:
             run("losses_one_by_one", _nodes(*at), losses, workspace_of(model))
 
-    def slopes_at(*at_and_found: Array) -> None:
-        *at, losses, residuals = at_and_found
-        run("slopes_at", _nodes(*at), losses, residuals, workspace_of(model))
-
-    def gains_at(*at_and_found: Array) -> None:
-        *at, squares, losses = at_and_found
-        run("gains_at", _nodes(*at), squares, losses, workspace_of(model))
-
-    def squares_at(nodes: Nodes, *arguments: Array) -> None:
-        run("squares_at", nodes, *arguments, workspace_of(model))
+    def slopes_at(nodes: Nodes, losses: Array, residuals: Array, curvatures: Array = _NONE) -> None:
+        run("slopes_at", nodes, losses, residuals, curvatures, workspace_of(model))
 
     def trained_slopes_at(nodes: Nodes, fields: Array, followed: int, slopes: Array, curvatures: Array) -> None:
         size = math.prod(fields.shape[1:])
@@ -195,8 +185,8 @@ def _functions(model: Model, code: Code, part: str) -> dict[str, Callable[..., N
         arguments = fields, slopes, curvatures, crossed, scratch, workspace_of(model)
         run("trained_slopes_at", nodes, *arguments)
 
-    local: list[Callable[..., None]] = [minimise, fields_at, moments_of, targets_at, losses_at]
-    local += [slopes_at, gains_at, squares_at, trained_slopes_at]
+    local: list[Callable[..., None]] = [minimise, fields_at, moments_of, targets_at, losses_at, slopes_at]
+    local += [trained_slopes_at]
     return {one.__name__: one for one in local}
 
 

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from attnphase.arrays import Array
 from attnphase.kernels.local.constants import Starts
@@ -14,7 +15,7 @@ from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima, Part, lower_factors
+from attnphase.state_evolution.proximal import Minima, Part
 from attnphase.state_evolution.sector import scales_of
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
@@ -175,7 +176,7 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
     orbit = channel.representatives(overlaps)
     sources = [source for source, _ in orbit]
     chosen = sorted(set(sources))
-    total, factors = np.zeros((rule.replicates, sites, r, r, sites, r, r)), lower_factors(overlaps.V)
+    total = np.zeros((rule.replicates, sites, r, r, sites, r, r))
     answers = np.zeros((rule.replicates, sites, r, r))
     for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
         tokens = channel.configurations[part.configuration]
@@ -188,16 +189,33 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
         weights *= sources.count(part.variant) / len(orbit)
         if len(draws.shares):
             weights *= draws.shares[used]
-        roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
-        whole, squares = k[used] + means[part.configuration], np.zeros((rule.replicates, L, r, r, L, r, r))
-        slopes = np.zeros((rule.replicates, L, r, r))
-        at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance)
-        kernels.squares_at(at, weights, replicates, squares, slopes)
+        labels, fields = k[used] + means[part.configuration], np.ascontiguousarray(fields[used])
+        variance, scratch = system.token_variances[part.configuration], np.empty((2, fields.size))
+        at = Nodes(fields, labels, np.empty(0), mixing, parameters, variance)
+        hessians = np.empty((len(fields), L * r, L * r))
+        kernels.slopes_at(at, scratch[0, : len(fields)], scratch[1], hessians)
+        responses = _responses(hessians, overlaps.V[tokens])
+        squares, slopes = np.zeros((rule.replicates, L, r, r, L, r, r)), np.zeros((rule.replicates, L, r, r))
+        for s in np.unique(replicates):
+            here = responses[replicates == s], weights[replicates == s]
+            squares[s] = np.einsum("nkalb,nkcld,n->kaclbd", here[0], *here)
+            slopes[s] = np.einsum("nkakb,n->kab", *here)
         for own, other in product(range(L), repeat=2):
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
         for own in range(L):
             answers[:, tokens[own]] += slopes[:, own]
     return _averaged(system, total), system.averaged(answers.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def _responses(hessians: Array, V: Array) -> Array:
+    """``-dg_k/domega_l = (I + H V)^-1 H`` of nodes with Hessians H of the loss (N, L r, L r), as (N, L, r, L, r)."""
+    L, r = V.shape[:2]
+    spread = block_diag(*V)
+    try:
+        responses = np.linalg.solve(np.eye(L * r) + hessians @ spread, hessians)
+    except np.linalg.LinAlgError:  # at one of them the energy is flat
+        responses = np.full_like(hessians, np.inf)
+    return responses.reshape(-1, L, r, L, r)
 
 
 def _averaged(system: System, squares: Array) -> Array:

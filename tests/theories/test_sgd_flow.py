@@ -18,11 +18,12 @@ from sympy import symbols
 import attnphase as ap
 from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
+from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.theories.sgd_flow.corrections import KnownWay, Moved, of_replicates
 from attnphase.theories.sgd_flow.planes import Arrival, _half_time
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
-from attnphase.theories.sgd_flow.slopes import next_rule, system_of
+from attnphase.theories.sgd_flow.slopes import gains, next_rule, system_of
 from attnphase.theories.sgd_flow.trajectory import integrated, started
 from derivations.algebra import symbols as sym
 
@@ -53,8 +54,8 @@ def test_gains_by_noise_are_derivatives_of_the_loss():
     problem = model("noisy", {"teacher.omega": 0.3, "tokens.sigma": [0.4, 0.6]})
     random, variance, mixing = np.random.default_rng(7), np.array([0.16, 0.36]), np.array([[0.6, 0.4], [0.3, 0.7]])
     h, k = random.normal(size=(2, 1, 2, 1))
-    squares, losses = np.empty((1, 2, 1, 1)), np.empty(1)
-    kernels_for(problem).gains_at(h, k, mixing, model_numbers(problem), variance, squares, losses)
+    nodes = Nodes(h, k, np.empty(0), mixing, model_numbers(problem), variance)
+    squares, losses = gains(kernels_for(problem), nodes, of_loss=True)
     fields, noise = symbols("h0 h1", real=True), symbols("z00 z01 z10 z11", real=True)
     labels = [[k[0, a, 0], *noise[2 * a : 2 * a + 2]] for a in range(2)]
     loss = ModelKey.of(problem).model().loss([[field] for field in fields], labels)

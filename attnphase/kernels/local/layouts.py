@@ -42,9 +42,7 @@ ENTRIES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "moments_of": ("means", (MODEL, DRAWS, FIELD_LAW, FLAT, SOLUTION, FLAT, FLAT, FLAT)),
     "targets_at": ("derivatives", (MODEL, NODES, FLAT)),
     "losses_one_by_one": ("derivatives", (MODEL, NODES, FLAT, FLAT)),
-    "slopes_at": ("derivatives", (MODEL, NODES, FLAT, FLAT, FLAT)),
-    "gains_at": ("derivatives", (MODEL, NODES, FLAT, FLAT, FLAT)),
-    "squares_at": ("derivatives", (MODEL, NODES, FLAT, _PLACES, FLAT, FLAT, FLAT)),
+    "slopes_at": ("derivatives", (MODEL, NODES, FLAT, FLAT, FLAT, FLAT)),
     "trained_slopes_at": ("trained", (MODEL, NODES, FLAT, _SQUARE, array(3), _SQUARE, array(3), FLAT)),
     **{
         f"token_{name}_{bits}": ("passes", (array(2, f"f{bits // 8}"),) * 3)

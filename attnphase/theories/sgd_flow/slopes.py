@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from attnphase.integration.refinement import FALLS, GAUSS_HERMITE_ORDERS, Refine
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Solution
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, silent
 from attnphase.processes.threads import available_cores
@@ -29,7 +30,7 @@ from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all
 from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.noise import has_quadratic_noise, of_fields
 
-__all__ = ["Gauge", "SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
+__all__ = ["Gauge", "SlopeChannel", "first_rule", "gains", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
 
 _HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low order are given up for Sobol points
 
@@ -50,9 +51,8 @@ class _SlopeProblem(ProximalProblem):
         self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
     ) -> None:
         """Loss and minus its gradient, where `ProximalProblem` has them at the minimum."""
-        mixing, parameters = self.system.parameters
-        variance = self.system.token_variances[configuration]
-        self.kernels.slopes_at(omega, k, mixing, parameters, variance, solution.losses, solution.residuals)
+        nodes = self._nodes(configuration, omega, k, factors)
+        self.kernels.slopes_at(nodes, solution.losses, solution.residuals)
         solution.energies[:] = solution.losses[:, None]
         solution.minima[:] = 0.0
         solution.flags[:] = 0
@@ -121,20 +121,18 @@ class SlopeChannel(Channel):
             raise ValueError("the noise of the labels has gains where a loss is quadratic in it")
         if self.of_student is not None:
             return self.of_student.noise_gains(overlaps, of_loss=of_loss)
-        gains_at, law = kernels_for(problem).gains_at, self.law(overlaps)
-        mixing, parameters = self.system.parameters
+        kernels, law = kernels_for(problem), self.law(overlaps)
         orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
         variants = sorted({source for source, _ in orbit})
-        tokens, columns = self.system.kernels.length, self.system.kernels.columns
         shape = len(self.configurations), len(variants), self.rule.replicates
-        squares, losses = np.zeros((*shape, tokens, columns, columns)), np.zeros(shape)
+        squares, losses = np.zeros((*shape, kernels.length, kernels.columns, kernels.columns)), np.zeros(shape)
 
         def pass_over(part: Part) -> tuple[Array, Array]:
             draws, omega, k = self.nodes_of(law, part)
             labels = k + self.system.sample_law.means[part.configuration]
             variance = self.system.token_variances[part.configuration]
-            square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega) * of_loss)
-            gains_at(omega, labels, mixing, parameters, variance, square, loss)
+            at = Nodes(omega, labels, np.empty(0), *self.system.parameters, variance)
+            square, loss = gains(kernels, at, of_loss=of_loss)
             if len(draws.shares):
                 square, loss = square * draws.shares[:, None, None, None], loss * draws.shares[: len(loss)]
             return square, loss
@@ -170,6 +168,31 @@ class SlopeChannel(Channel):
         nodes[0, :, :own] = places
         weights = np.bincount(index.ravel(), self.rule.weights)
         return SlopeChannel(self.system, replace(self.rule, nodes=nodes, weights=weights))
+
+
+def gains(kernels: Kernels, nodes: Nodes, *, of_loss: bool) -> tuple[Array, Array]:
+    """By noise of variance one: the gain of ``g g^T`` (N, L, r, r) of every token, and that of the loss (N,) or (0,).
+
+    Of the labels (N, L, t) of the nodes there are none of the noise.  For a loss that is quadratic in the noise the
+    differences are its derivatives.
+    """
+    count, before = len(nodes.centers), kernels.teacher_rank
+    labels = np.insert(nodes.teacher_fields, [before] * kernels.noise_columns, 0.0, axis=2)
+
+    def at(token: int = 0, column: int = 0, noise: float = 0.0) -> tuple[Array, Array]:
+        shifted, losses, residuals = labels.copy(), np.empty(count), np.empty_like(nodes.centers)
+        shifted[:, token, before + column] += noise
+        kernels.slopes_at(nodes._replace(teacher_fields=shifted), losses, residuals)
+        return losses, residuals
+
+    without, clean = at()
+    squares, gained = np.zeros((*clean.shape, kernels.columns)), np.zeros(count * of_loss)
+    for place in product(range(kernels.length), range(kernels.noise_columns)):
+        total, ahead = at(*place, 1.0)
+        squares += (ahead - clean)[..., :, None] * (ahead - clean)[..., None, :]
+        if of_loss:
+            gained += (total + at(*place, -1.0)[0]) / 2 - without
+    return squares, gained
 
 
 def is_smooth(system: System) -> bool:
