@@ -31,9 +31,7 @@ def losses_one_by_one(model: Model, nodes: Nodes, losses: Array, work: Array) ->
         losses[n] = call(m.loss_at, given)
 
 
-def slopes_at(
-    model: Model, nodes: Nodes, losses: Array, residuals: Array, curvatures: Array, work: Array
-) -> None:
+def slopes_at(model: Model, nodes: Nodes, losses: Array, residuals: Array, curvatures: Array, work: Array) -> None:
     """Loss (N,) of every sample, ``g = -dloss/dh`` (N, L, r), and if asked for the Hessian (N, L r, L r), else (0,).
 
     The Hessian of a loss with kinks is what it is beside them.

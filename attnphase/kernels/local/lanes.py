@@ -12,7 +12,6 @@ from attnphase.arrays import Array
 from .compiled import apart, call, compiled
 from .constants import (
     CONVERGED,
-    DISTINCT,
     ENDLESS,
     FAR,
     FLED,
@@ -26,6 +25,7 @@ from .constants import (
     STUCK,
     Starts,
 )
+from .ends import fall_back, forget, keep, write
 from .model import Model, Record
 from .starts import NONE, ONE, TWO, go_to_start, is_only, unsigned
 from .values import Nodes, Room, Solution
@@ -36,7 +36,6 @@ FEW = unsigned(8)  # one lane in so many may still be under way where the others
 MOST_STEPS = 50  # that a block makes together: at large V rounding may let a descent go on for ever
 DEEPER = 1e-9  # share of itself by which an energy counts as lower than another
 WRITTEN = 7.0  # the event of a lane of the block whose node is done
-LOWEST, SECOND, KEPT_LOSS, KEPT_STEPS, BOTTOMLESS, RESIDUAL = (unsigned(i) for i in range(6))
 AT_CENTER, VACANT = unsigned(1 << 20), unsigned(1 << 21)
 
 
@@ -152,9 +151,11 @@ def write_out(
 
 
 @compiled
-def hand_over(m: Record, waiting: int, node: int, lane: int, length: float, room: Room) -> None:
+def hand_over(
+    m: Record, waiting: int, node: int, lane: int, length: float, starts: int, energies: Array, room: Room
+) -> None:
     """Put a lane of the block where it goes on with trials; ``length`` is the unit of these."""
-    lanes, block, state, kept = m.lanes, room.block, room.state, lane * (RESIDUAL + m.fields)
+    lanes, block, state = m.lanes, room.block, room.state
     event, steps = block[m.event + waiting], block[m.steps + waiting]
     row, end = NONE, m.best if event in (IRREGULAR, GOES_ON) else m.slope
     while row < end:
@@ -175,9 +176,9 @@ def hand_over(m: Record, waiting: int, node: int, lane: int, length: float, room
     state[m.deepest + lane] = -FAR * (length * length + abs(block[m.energy + waiting])) if steps >= 0.0 else -np.inf
     room.node[lane] = node
     room.next[lane] = ONE if m.newton_step_at else NONE
-    room.kept[kept + LOWEST] = np.inf
-    room.kept[kept + SECOND] = np.inf
-    room.kept[kept + BOTTOMLESS] = np.inf
+    room.reached[lane] = np.inf
+    room.only[lane] = ONE if is_only(node, starts, energies) else NONE
+    forget(node, energies)
     for i in range(m.fields):
         state[m.best + i * lanes + lane] = np.nan
         state[m.other + i * lanes + lane] = np.nan
@@ -205,8 +206,8 @@ def next_start(
 ) -> bool:
     """Put the node's next start into its lane; False if there is none."""
     s, state = room.next[lane], room.state
-    if s == ONE and is_only(node, starts, solution.energies):
-        s += ONE
+    if s == ONE:
+        s += room.only[lane]
     factors, corner, stride = factors_of(m, lane, nodes, state)
     norm = go_to_start(
         m,
@@ -251,49 +252,20 @@ def is_convex(m: Record, lane: int, lower: Array, state: Array) -> bool:
 
 
 @compiled
-def settle(m: Record, lane: int, at: int, length: float, room: Room) -> None:
+def settle(m: Record, lane: int, node: int, nodes: Nodes, solution: Solution, room: Room) -> None:
     """Keep the end of a lane's descent if it is one of the two lowest minima."""
-    lanes, state, kept = m.lanes, room.state, room.kept
+    lanes, state = m.lanes, room.state
     event, steps, energy = state[m.event + lane], state[m.steps + lane], state[m.energy + lane]
     if event == FLED or (event == ENDLESS and not is_convex(m, lane, room.lower, state)):
-        kept[at + BOTTOMLESS] = min(kept[at + BOTTOMLESS], -np.inf if event == FLED else energy)
+        room.reached[lane] = min(room.reached[lane], -np.inf if event == FLED else energy)
         return
+    u, best, other, gradient = m.point + lane, m.best + lane, m.other + lane, m.gradient + lane
     if event == MERGED or steps < 0.0:
         return
-    if kept[at + LOWEST] < np.inf:
-        gap = 0.0
-        for i in range(m.fields):
-            best = state[m.best + i * lanes + lane]
-            gap = max(gap, abs(state[m.point + i * lanes + lane] - best) / (length + abs(best)))
-        if not gap > DISTINCT:
-            return
-    if energy < kept[at + LOWEST]:
-        kept[at + SECOND] = kept[at + LOWEST]
-        kept[at + LOWEST] = energy
-        kept[at + KEPT_LOSS] = state[m.loss + lane]
-        kept[at + KEPT_STEPS] = steps if event == CONVERGED else (-steps - 1.0 if event == STUCK else -MAX_NEWTON)
-        for i in range(m.fields):
-            row = i * lanes + lane
-            state[m.other + row] = state[m.best + row]
-            state[m.best + row] = state[m.point + row]
-            kept[at + RESIDUAL + i] = -state[m.gradient + row]
-    elif energy < kept[at + SECOND]:
-        kept[at + SECOND] = energy
-        for i in range(m.fields):
-            state[m.other + i * lanes + lane] = state[m.point + i * lanes + lane]
-
-
-@apart
-def fall_back(m: Record, lane: int, state: Array, kept: Array) -> None:
-    """Take the centre, where the lane's last trial was: no descent found a bottom.  Zero where it is not finite."""
-    finite, at = state[m.steps + lane] >= 0.0, lane * (RESIDUAL + m.fields)
-    kept[at + BOTTOMLESS] = -np.inf
-    kept[at + KEPT_LOSS] = state[m.loss + lane] if finite else 0.0
-    kept[at + LOWEST] = kept[at + KEPT_LOSS]
-    for i in range(m.fields):
-        gradient = state[m.gradient + i * m.lanes + lane]
-        kept[at + RESIDUAL + i] = -gradient if finite and abs(gradient) < np.inf else 0.0
-        state[m.best + i * m.lanes + lane] = 0.0
+    if keep(m, node, energy, nodes, solution, state, u, best, other, gradient, lanes):
+        solution.losses[node] = state[m.loss + lane]
+        reached = steps if event == CONVERGED else (-steps - 1.0 if event == STUCK else -MAX_NEWTON)
+        solution.flags[node] = int(reached)
 
 
 @compiled
@@ -303,49 +275,30 @@ def factors_of(m: Record, lane: int, nodes: Nodes, state: Array) -> tuple[Array,
 
 
 @compiled
-def write(m: Record, model: Model, lane: int, node: int, at: int, nodes: Nodes, solution: Solution, room: Room) -> None:
-    """Write what was found for a lane's node."""
-    lanes, size, state, kept = m.lanes, m.fields, room.state, room.kept
-    lowest, second, reached = kept[at + LOWEST], kept[at + SECOND], kept[at + BOTTOMLESS]
-    single = second == np.inf
-    solution.energies[TWO * node] = lowest
-    solution.energies[TWO * node + ONE] = lowest if single else second
-    other = m.best if single else m.other
-    factors, corner, stride = factors_of(m, lane, nodes, state)
-    for c in range(size):
-        i, center = model.columns[c], state[m.center + c * lanes + lane]
-        first, last = center, center
-        for j in range(i + ONE):
-            share, place = factors[corner + (c * m.columns + j) * stride], (c - i + j) * lanes + lane
-            first += share * state[m.best + place]
-            last += share * state[other + place]
-        solution.minima[TWO * node * size + c] = first
-        solution.minima[TWO * node * size + size + c] = last
-        solution.residuals[node * size + c] = kept[at + RESIDUAL + c]
-    solution.losses[node] = kept[at + KEPT_LOSS]
-    # a descent that goes on above the lowest minimum, as beside two that merge, has not told that there is no bottom
-    bottomless = reached < lowest - DEEPER * abs(lowest)
-    solution.flags[node] = RUNAWAY if bottomless else int(kept[at + KEPT_STEPS])
-
-
-@compiled
 def goes_on(m: Record, model: Model, lane: int, starts: int, nodes: Nodes, solution: Solution, room: Room) -> bool:
     """Whether a lane whose descent has ended begins another; where it does not, what was found is written."""
-    node, at, length = room.node[lane], lane * (RESIDUAL + m.fields), nodes.parameters[LENGTH_UNIT]
+    node, state, lanes = room.node[lane], room.state, m.lanes
+    best, other = m.best + lane, m.other + lane
     if room.next[lane] == AT_CENTER:
-        fall_back(m, lane, room.state, room.kept)
+        fall_back(m, node, state[m.energy + lane], solution, state, best, m.gradient + lane, lanes)
+        room.reached[lane] = -np.inf
     else:
         if room.next[lane] > NONE:
-            settle(m, lane, at, length, room)
+            settle(m, lane, node, nodes, solution, room)
         if next_start(m, model, lane, node, starts, nodes, solution, room):
             return True
-        if room.kept[at + LOWEST] == np.inf:
+        if solution.energies[TWO * node] == np.inf:
             room.next[lane] = AT_CENTER
             for i in range(m.fields):
-                room.state[m.point + i * m.lanes + lane] = 0.0
-            begin(m, lane, length, 0.0, room.state)
+                state[m.point + i * lanes + lane] = 0.0
+            begin(m, lane, nodes.parameters[LENGTH_UNIT], 0.0, state)
             return True
-    write(m, model, lane, node, at, nodes, solution, room)
+    factors, corner, stride = factors_of(m, lane, nodes, state)
+    write(m, model, node, factors, corner, stride, solution, state, m.center + lane, best, other, lanes)
+    lowest = solution.energies[TWO * node]
+    # a descent that goes on above the lowest minimum, as beside two that merge, has not told that there is no bottom
+    if room.reached[lane] < lowest - DEEPER * abs(lowest):
+        solution.flags[node] = RUNAWAY
     return False
 
 
@@ -378,7 +331,8 @@ def attend(
                 if waiting == begun:
                     room.next[lane] = VACANT
                     break
-                hand_over(m, waiting, first + waiting, lane, nodes.parameters[LENGTH_UNIT], room)
+                length = nodes.parameters[LENGTH_UNIT]
+                hand_over(m, waiting, first + waiting, lane, length, starts, solution.energies, room)
                 waiting += ONE
                 vacant = False
             if (state[m.event + lane] == GOES_ON and s != AT_CENTER) or goes_on(

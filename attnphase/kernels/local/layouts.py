@@ -30,7 +30,7 @@ FLAT, _SQUARE, _PLACES = array(), array(2), array(entries=np.uint64)
 MODEL = Model(array(entries=NUMBERS), array(entries=PLACES), _PLACES, _PLACES)
 NODES = Nodes(FLAT, FLAT, FLAT, FLAT, FLAT, FLAT, FLAT, _PLACES)
 SOLUTION = Solution(FLAT, FLAT, FLAT, FLAT, array(entries=np.int64))
-ROOM = Room(FLAT, FLAT, FLAT, FLAT, FLAT, _PLACES, _PLACES)
+ROOM = Room(FLAT, FLAT, FLAT, FLAT, FLAT, _PLACES, _PLACES, _PLACES)
 DRAWS = Draws(FLAT, FLAT, FLAT, INTEGER, FLAT)
 FIELD_LAW = FieldLaw(FLAT, FLAT, FLAT, FLAT, FLAT, FLAT)
 

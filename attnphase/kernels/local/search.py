@@ -9,8 +9,9 @@ from attnphase.arrays import Array
 from .along_kinks import descend_along_kinks
 from .at_kinks import go_to_kink
 from .compiled import call, compiled
-from .constants import DISTINCT, LENGTH_UNIT, RUNAWAY, Starts
-from .linear_algebra import fill, inner, place, to_scaled
+from .constants import RUNAWAY, Starts
+from .ends import fall_back, forget, keep, write
+from .linear_algebra import fill, inner, to_scaled
 from .model import Model, Record
 from .starts import NONE, ONE, TWO, go_to_start, is_only, unsigned
 from .values import Nodes, Solution
@@ -46,44 +47,6 @@ def take_in(m: Record, w: Record, n: int, nodes: Nodes, work: Array) -> None:
     copy(nodes.factor, NONE, unsigned(nodes.factor.size), work, w.factor)  # none where nothing is minimised
 
 
-@compiled
-def keep(
-    m: Record, w: Record, energy: float, energies: Array, at: int, residuals: Array, residual: int, work: Array
-) -> bool:
-    """Keep the end of a descent if it is one of the two lowest minima; returns whether it is the lowest."""
-    gap, length = 0.0, work[w.parameters + unsigned(LENGTH_UNIT)]
-    for p in range(m.fields):
-        best = work[w.best + p]
-        gap = max(gap, abs(work[w.u + p] - best) / (length + abs(best)))
-    if (energies[at] < np.inf and not gap > DISTINCT) or not energy < energies[at + ONE]:
-        return False
-    lowest = energy < energies[at]
-    energies[at + ONE] = energies[at] if lowest else energy
-    copy(work, w.best if lowest else w.u, m.fields, work, w.other)
-    if lowest:
-        energies[at] = energy
-        copy(work, w.u, m.fields, work, w.best)
-        for p in range(m.fields):
-            residuals[residual + p] = -work[w.gradient + p]
-    return lowest
-
-
-@compiled
-def fall_back(m: Record, w: Record, residuals: Array, residual: int, work: Array) -> float:
-    """Take the centre where no descent found a bottom; returns the loss there, or zero where it is not finite."""
-    target, variance, parameters, gradient = (
-        work[w.target :],
-        work[w.variance :],
-        work[w.parameters :],
-        work[w.gradient :],
-    )
-    value = call(m.loss_derivatives_at, (work[w.center :], target, variance, parameters, gradient, work[w.hessian :]))
-    for p in range(m.fields):
-        work[w.best + p] = 0.0
-        residuals[residual + p] = -gradient[p] if abs(gradient[p]) < np.inf else 0.0
-    return value if abs(value) < np.inf else 0.0
-
-
 def minimise_one_by_one(model: Model, nodes: Nodes, starts: int, solution: Solution, work: Array) -> None:
     """Lowest and second-lowest minimum of the local problem of every node, from `Starts`.
 
@@ -94,24 +57,25 @@ def minimise_one_by_one(model: Model, nodes: Nodes, starts: int, solution: Solut
     found no bottom, the number is RUNAWAY, and the rest belongs to the lowest local minimum or else to the centre.
     """
     m, w, (minima, energies, losses, residuals, flags) = model.numbers[0], model.places[0], solution
-    given = (work[w.center :], work[w.target :], work[w.factor :], work[w.h :])
+    target, variance, parameters = work[w.target :], work[w.variance :], work[w.parameters :]
+    at_center = (work[w.center :], target, variance, parameters, work[w.gradient :], work[w.hessian :])
+    given = (work[w.center :], target, work[w.factor :], work[w.h :])
     # it takes long to compile a function into others: all of this is one
     for n in range(unsigned(losses.size)):
-        at, residual, first, bottomless = TWO * n, n * m.fields, TWO * n * m.fields, False
+        first, bottomless = TWO * n * m.fields, False
         take_in(m, w, n, nodes, work)
         flags[n] = 0
         if m.closed_form_at != 0 and call(m.closed_form_at, given) > 0.0:
-            losses[n] = call(m.loss_at, (given[3], given[1], work[w.variance :], work[w.parameters :]))
+            losses[n] = call(m.loss_at, (given[3], target, variance, parameters))
             to_scaled(m, w, work)
             copy(work, w.h, m.fields, minima, first)
             copy(work, w.h, m.fields, minima, first + m.fields)
-            energies[at] = losses[n] + 0.5 * inner(m, w.u, w.u, work)
-            energies[at + ONE] = energies[at]
-            residuals[residual] = work[w.u] / work[w.factor]
+            energies[TWO * n] = losses[n] + 0.5 * inner(m, w.u, w.u, work)
+            energies[TWO * n + ONE] = energies[TWO * n]
+            residuals[n * m.fields] = work[w.u] / work[w.factor]
             continue
         only = is_only(n, starts, energies)
-        energies[at] = np.inf
-        energies[at + ONE] = np.inf
+        forget(n, energies)
         kinks = m.kinks if starts not in (Starts.WARM, Starts.FROM_ZERO) else NONE
         fill(w.last, m.kinks * m.fields, np.inf, work)
         onward, lower = False, False
@@ -132,17 +96,11 @@ def minimise_one_by_one(model: Model, nodes: Nodes, starts: int, solution: Solut
                 energy, value, flag = descend_along_kinks(m, w, work)
                 if energy == np.inf:
                     bottomless = bottomless or flag == RUNAWAY
-                elif keep(m, w, energy, energies, at, residuals, residual, work):
+                elif keep(m, n, energy, nodes, solution, work, w.u, w.best, w.other, w.gradient, ONE):
                     losses[n], flags[n], lower = value, flag, True
-        if energies[at] == np.inf:
+        if energies[TWO * n] == np.inf:
             bottomless = True
-            losses[n] = fall_back(m, w, residuals, residual, work)
-            energies[at] = losses[n]
-        if energies[at + ONE] == np.inf:
-            energies[at + ONE] = energies[at]
-            copy(work, w.best, m.fields, work, w.other)
-        for minimum in range(TWO):
-            place(m, w, w.best if minimum == NONE else w.other, w.h, work)
-            copy(work, w.h, m.fields, minima, first + minimum * m.fields)
+            fall_back(m, n, call(m.loss_derivatives_at, at_center), solution, work, w.best, w.gradient, ONE)
+        write(m, model, n, work, w.factor, ONE, solution, work, w.center, w.best, w.other, ONE)
         if bottomless:
             flags[n] = RUNAWAY

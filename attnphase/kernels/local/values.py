@@ -139,30 +139,29 @@ class Room(NamedTuple):
         Rows of the nodes that begin together, and of those that go on with trials.
     k : (L t, lanes) array
         The teacher's fields.
-    kept : (lanes, 5 + L r) array
-        What is known of each node in the state: the two lowest energies, loss and steps of the first, the lowest energy
-        of a descent without an end, and the residual.
+    reached : (lanes,) array
+        The lowest energy of a descent of the lane's node that has no end.
     lower : (L r, L r) array
-    nodes, next : (lanes,) arrays of int
-        Which node a lane of the state has, and the next of its starts.
+    node, next, only : (lanes,) arrays of int
+        Which node a lane of the state has, the next of its starts, and 1 where the first start is its only minimum.
     """
 
     block: Array
     state: Array
     k: Array
-    kept: Array
+    reached: Array
     lower: Array
     node: NDArray[np.uint64]
     next: NDArray[np.uint64]
+    only: NDArray[np.uint64]
 
 
 def room_of(model: Model) -> Room:
     """Arrays for the minimiser in lanes, for one call after another."""
     lanes, size, rows, labels = (int(model.numbers[name][0]) for name in ("lanes", "fields", "rows", "label_fields"))
     block, state = np.zeros((2, rows))
-    k, kept = np.zeros(size * labels * lanes), np.zeros((lanes, 5 + size))
-    node, following = np.zeros((2, lanes), np.uint64)
-    return Room(block, state, k, kept, np.zeros((size, size)), node, following)
+    k, reached = np.zeros(size * labels * lanes), np.zeros(lanes)
+    return Room(block, state, k, reached, np.zeros((size, size)), *np.zeros((3, lanes), np.uint64))
 
 
 def workspace_of(model: Model) -> Array:

@@ -30,7 +30,17 @@ from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all
 from attnphase.state_evolution.system import System
 from attnphase.theories.sgd_flow.noise import has_quadratic_noise, of_fields
 
-__all__ = ["Gauge", "SlopeChannel", "first_rule", "gains", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
+__all__ = [
+    "Gauge",
+    "SlopeChannel",
+    "first_rule",
+    "gains",
+    "gauges_of",
+    "is_smooth",
+    "next_rule",
+    "replicates_of",
+    "system_of",
+]
 
 _HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low order are given up for Sobol points
 
