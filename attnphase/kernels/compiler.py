@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -32,22 +33,15 @@ from attnphase.kernels.equations import Maps, maps
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local import constants
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.layouts import ENTRIES
+from attnphase.kernels.local.layouts import ENTRIES, FLAT, MODEL, ROOM
 from attnphase.kernels.local.model import FUNCTIONS, Model, model_of
-from attnphase.kernels.local.values import (
-    Draws,
-    FieldLaw,
-    Nodes,
-    Solution,
-    room_of,
-    rows_of,
-    workspace_of,
-)
+from attnphase.kernels.local.values import Nodes, Solution, room_of, workspace_of
 from attnphase.kernels.machine import Code, compiled, loaded, module_of
 from attnphase.kernels.shared import (
     MINIMISERS,
     are_prepared,
     entry,
+    handed,
     kept_part,
     key_of,
     linked,
@@ -89,8 +83,6 @@ class Kernels:
         As the minimiser takes it.
     minimise : callable
         Of `Nodes`, `Starts` and a `Solution`: the local problem.
-    fields_at, moments_of : callable
-        Fields before the search and moments after it, as `attnphase.kernels.local.means` has them.
     targets_at, losses_at, slopes_at : callable
         Of samples at given fields, as `attnphase.kernels.local.derivatives` has them: the teacher's targets, losses,
         and minus their gradients, with Hessians if asked for.
@@ -109,8 +101,6 @@ class Kernels:
     key: Any
     model: Model = field(compare=False, repr=False)
     minimise: Callable[[Nodes, Starts, Solution], None] = field(repr=False)
-    fields_at: Callable[[Draws, FieldLaw, Array, Array], None] = field(repr=False)
-    moments_of: Callable[..., None] = field(repr=False)
     targets_at: Callable[..., None] = field(repr=False)
     losses_at: Callable[..., None] = field(repr=False)
     slopes_at: Callable[..., None] = field(repr=False)
@@ -145,26 +135,33 @@ def _nodes(fields: Array, teacher_fields: Array, mixing: Array, parameters: Arra
     return Nodes(fields, teacher_fields, _NONE, mixing, parameters, variance)
 
 
-def _run(_held: Code, model: Model, name: str, *arguments: Any) -> None:
-    """Call what all models share; whoever does holds the model's code, as long as its addresses are in use."""
-    shared(name)(model, *arguments)
+class _Own(threading.local):
+    """A thread's own arrays for the functions of a model, as they are handed over."""
+
+    def __init__(self, model: Model) -> None:
+        self.held = model, room_of(model), workspace_of(model)
+        kinds = MODEL, ROOM, FLAT
+        ready = (
+            self.held
+            if without_compiler()
+            else [handed((one,), (kind,)) for one, kind in zip(self.held, kinds, strict=True)]
+        )
+        self.model, self.room, self.work = ready
 
 
 def _functions(model: Model, code: Code, part: str) -> dict[str, Callable[..., None]]:
-    """What all models share, of one of them; each call has room of its own."""
-    in_lanes, kinks = part == "lanes", int(model.numbers["kinks"][0])
-    run, name = partial(_run, code, model), MINIMISERS[part]
+    """What all models share, of one of them."""
+    in_lanes, kinks, own = part == "lanes", int(model.numbers["kinks"][0]), _Own(model)
+
+    def run(name: str, *arguments: Any, _held: Code = code) -> None:
+        """Whoever calls holds the model's code, as long as its addresses are in use."""
+        shared(name)(own.model, *arguments)
+
+    name = MINIMISERS[part]
     search = partial(run, name) if without_compiler() else entry(code, "minimise", ENTRIES[name][1][1:])
-    room: Callable[[Model], Any] = room_of if in_lanes else workspace_of
 
     def minimise(nodes: Nodes, starts: Starts, solution: Solution) -> None:
-        search(nodes, starts, solution, room(model))
-
-    def fields_at(*arguments: Any) -> None:
-        run("fields_at", *arguments, rows_of(model))
-
-    def moments_of(*arguments: Any) -> None:
-        run("moments_of", *arguments, rows_of(model))
+        search(nodes, starts, solution, own.room if in_lanes else own.work)
 
     def targets_at(teacher_fields: Array, mixing: Array, parameters: Array, targets: Array) -> None:
         run("targets_at", _nodes(_NONE, teacher_fields, mixing, parameters, _NONE), targets)
@@ -172,21 +169,19 @@ def _functions(model: Model, code: Code, part: str) -> dict[str, Callable[..., N
     def losses_at(*at_and_losses: Array) -> None:
         *at, losses = at_and_losses
         if in_lanes:
-            run("losses_in_lanes", _nodes(*at), losses, room_of(model))
+            run("losses_in_lanes", _nodes(*at), losses, own.room)
         else:
-            run("losses_one_by_one", _nodes(*at), losses, workspace_of(model))
+            run("losses_one_by_one", _nodes(*at), losses, own.work)
 
     def slopes_at(nodes: Nodes, losses: Array, residuals: Array, curvatures: Array = _NONE) -> None:
-        run("slopes_at", nodes, losses, residuals, curvatures, workspace_of(model))
+        run("slopes_at", nodes, losses, residuals, curvatures, own.work)
 
     def trained_slopes_at(nodes: Nodes, fields: Array, followed: int, slopes: Array, curvatures: Array) -> None:
         size = math.prod(fields.shape[1:])
         crossed, scratch = np.empty((slopes.shape[1], size + kinks)), np.empty((3, followed, size))
-        arguments = fields, slopes, curvatures, crossed, scratch, workspace_of(model)
-        run("trained_slopes_at", nodes, *arguments)
+        run("trained_slopes_at", nodes, fields, slopes, curvatures, crossed, scratch, own.work)
 
-    local: list[Callable[..., None]] = [minimise, fields_at, moments_of, targets_at, losses_at, slopes_at]
-    local += [trained_slopes_at]
+    local: list[Callable[..., None]] = [minimise, targets_at, losses_at, slopes_at, trained_slopes_at]
     return {one.__name__: one for one in local}
 
 
@@ -240,7 +235,7 @@ def load_kernels(key: Any) -> Kernels:
     if content is None:
         prepare((part, "around"))
         minimiser = b"" if without_compiler() else kept_part(part)
-        content = kept("code", _of_text(described), lambda: _machine_code(key, minimiser))
+        content = kept("code", _of_text(described), lambda: _machine_code(key, part, minimiser))
     code = loaded(content, [*FUNCTIONS, "minimise"])
     model = model_of(sizes, code.addresses)
     return Kernels(
@@ -284,11 +279,11 @@ def _described(key: Any) -> dict[str, Any]:
     return {"constants": sizes, "text": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _machine_code(key: Any, minimiser: bytes) -> bytes:
+def _machine_code(key: Any, part: str, minimiser: bytes) -> bytes:
     sizes, text = _source(key)
     if not minimiser:
         return compiled(module_of(text))
-    return linked(minimiser, model_of(sizes, {name: 1 for name in FUNCTIONS if f"@{name}(" in text}), text)
+    return linked(part, minimiser, model_of(sizes, {name: 1 for name in FUNCTIONS if f"@{name}(" in text}), text)
 
 
 @lru_cache(maxsize=1)  # for its description, and then for its code

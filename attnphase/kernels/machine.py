@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,16 @@ from typing import Any
 from llvmlite import binding
 
 __all__ = ["Code", "compiled", "loaded", "module_of", "object_of"]
+
+
+_OF_PYTHON = (
+    "PyTuple_GetItem",
+    "PyLong_AsLongLong",
+    "PyCapsule_GetPointer",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
+"""Functions that machine code may call."""
 
 
 def _machine() -> Any:
@@ -60,6 +71,8 @@ class Code:
 
 def loaded(content: bytes, names: Iterable[str]) -> Code:
     """The functions of machine code by these names; an address is zero where there is none."""
+    for name in _OF_PYTHON:
+        binding.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
     engine = binding.create_mcjit_compiler(module_of(""), _machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(content))
     engine.finalize_object()

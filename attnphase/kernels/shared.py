@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -35,6 +34,7 @@ __all__ = [
     "MINIMISERS",
     "are_prepared",
     "entry",
+    "handed",
     "kept_part",
     "key_of",
     "linked",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _LOCAL = "attnphase.kernels.local"
-_CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_CALLED = ctypes.PYFUNCTYPE(None, ctypes.py_object)
 _KIND = "shared"
 
 MINIMISERS = {"lanes": "minimise_in_lanes", "search": "minimise_one_by_one"}
@@ -176,7 +176,8 @@ def compile_here() -> None:
         content = _compiled(MINIMISERS[part]).as_bitcode()
     else:
         names = [name for name in ENTRIES if _part_of(name) == part]
-        content = object_of(module_of("", *(_with_way_in(_compiled(name), name).as_bitcode() for name in names)))
+        ways = (_with_way_in(_compiled(name), name, ENTRIES[name][1]).as_bitcode() for name in names)
+        content = object_of(module_of("", *ways))
     sys.stdout.buffer.write(content)
 
 
@@ -199,19 +200,21 @@ def _compiled(name: str) -> Any:
     return module_of(function.inspect_llvm(signature.args))
 
 
-def linked(part: bytes, model: Model, text: str) -> bytes:
+def linked(part: str, content: bytes, model: Model, text: str) -> bytes:
     """Machine code of a model's functions, and of ``minimise``, in which all that is known of the model is a constant.
 
     Parameters
     ----------
-    part : bytes
-        A minimiser as `kept_part` has it.
+    part : str
+        Which minimiser.
+    content : bytes
+        This as `kept_part` has it.
     model : Model
         Whose functions have any address but zero.
     text : str
         Those functions as LLVM's text.
     """
-    module = module_of(part, text)
+    module = module_of(content, text)
     numbers, functions = model.numbers.view(np.int64).tolist(), list[str]()
     for place, field in enumerate(NUMBERS.names or ()):
         if field.endswith("_at") and numbers[place]:
@@ -223,31 +226,103 @@ def linked(part: bytes, model: Model, text: str) -> bytes:
         constants.append(f"@known{number} = internal constant [{len(own)} x i64] [{values}]")
         size, width = model[number].size, model[number].itemsize
         fixed += ["null", "null", str(size), str(width), f"@known{number}", str(size), str(width)]
-    return compiled(_with_way_in(module, "minimise", fixed, constants))
+    return compiled(_with_way_in(module, "minimise", ENTRIES[MINIMISERS[part]][1][1:], fixed, constants))
 
 
-def _with_way_in(module: Any, name: str, fixed: Sequence[str] = (), constants: Iterable[str] = ()) -> Any:
+def _with_way_in(
+    module: Any, name: str, layouts: Iterable[Any], fixed: Sequence[str] = (), constants: Iterable[str] = ()
+) -> Any:
     """A module with a function of this name for what Numba compiled, of which one function is seen from outside.
 
-    It takes all arguments from one array of integers, but for those that come first and are fixed.
+    It takes a tuple of Python's, see `handed`, and behind what is fixed hands over what it finds there: an array by
+    its size, its address, its shape and its strides.  Other threads of Python's go on meanwhile.
     """
     inner = next(one for one in module.functions if one.name.startswith("_Z") and one.linkage.name == "external")
     kinds = [str(argument.type) for argument in inner.arguments]
-    lines, given = list[str](), ["ptr %slots", "ptr null"]  # where Numba puts what a function returns: nothing
-    for place, kind in enumerate(kinds[2:]):
-        if place < len(fixed):
-            given.append(f"{kind} {fixed[place]}")
+    lines, given = list[str](), ["%nothing", "null", *fixed]  # first where Numba puts what a function returns: nothing
+    for place, layout in enumerate(_leaves(layouts)):
+        lines.append(f"%one{place} = call ptr @PyTuple_GetItem(ptr %arguments, i64 {place})")
+        if layout is INTEGER:
+            lines.append(f"%number{place} = call i64 @PyLong_AsLongLong(ptr %one{place})")
+            given.append(f"%number{place}")
             continue
         lines += [
-            f"%p{place} = getelementptr i64, ptr %slots, i64 {place - len(fixed)}",
-            f"%v{place} = load {kind}, ptr %p{place}",
+            f"%array{place} = call ptr @PyCapsule_GetPointer(ptr %one{place}, ptr null)",
+            f"%address{place} = call ptr @address_of(ptr %array{place})",
+            f"%size{place} = call i64 @size_of(ptr %array{place})",
         ]
-        given.append(f"{kind} %v{place}")
-    body = "\n".join((*lines, f"call i32 @{inner.name}({', '.join(given)})", "ret void"))
+        width, axes = str(layout.entries.itemsize), [(row, axis) for row in (3, 4) for axis in range(layout.dimensions)]
+        lines += [
+            f"%n{place}{row}{axis} = call i64 @along(ptr %array{place}, i64 {row}, i64 {axis})" for row, axis in axes
+        ]
+        whole = [f"%size{place}", width] if layout.dimensions == 1 else [f"%n{place}{row}{axis}" for row, axis in axes]
+        given += ["null", "null", f"%size{place}", width, f"%address{place}", *whole]
+    handed_over = ", ".join(f"{kind} {value}" for kind, value in zip(kinds, given, strict=True))
     declared = f"declare i32 @{inner.name}({', '.join(kinds)})"
-    module.link_in(module_of("\n".join((*constants, declared, f"define void @{name}(ptr %slots) {{\n{body}\n}}"))))
+    lines = [
+        f"define void @{name}(ptr %arguments) {{",
+        "%nothing = alloca ptr",
+        *lines,
+        "%threads = call ptr @PyEval_SaveThread()",
+        f"call i32 @{inner.name}({handed_over})",
+        "call void @PyEval_RestoreThread(ptr %threads)",
+        "ret void",
+        "}",
+    ]
+    module.link_in(module_of("\n".join((_READING, *constants, declared, *lines))))
     inner.linkage = "internal"
     return module
+
+
+_READING = """
+declare ptr @PyTuple_GetItem(ptr, i64)
+declare i64 @PyLong_AsLongLong(ptr)
+declare ptr @PyCapsule_GetPointer(ptr, ptr)
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+%array = type { i32, i32, i8, i32, i32, ptr, ptr, ptr, ptr }
+define linkonce_odr ptr @address_of(ptr %a) {
+  %place = getelementptr %array, ptr %a, i32 0, i32 7
+  %address = load ptr, ptr %place
+  ret ptr %address
+}
+define linkonce_odr i64 @along(ptr %a, i64 %row, i64 %axis) {
+  %first = getelementptr ptr, ptr %a, i64 %row
+  %numbers = load ptr, ptr %first
+  %place = getelementptr i64, ptr %numbers, i64 %axis
+  %number = load i64, ptr %place
+  ret i64 %number
+}
+define linkonce_odr i64 @size_of(ptr %a) {
+entry:
+  %place = getelementptr %array, ptr %a, i32 0, i32 1
+  %dimensions = load i32, ptr %place
+  %count = zext i32 %dimensions to i64
+  br label %more
+more:
+  %axis = phi i64 [ 0, %entry ], [ %next, %times ]
+  %size = phi i64 [ 1, %entry ], [ %product, %times ]
+  %ends = icmp eq i64 %axis, %count
+  br i1 %ends, label %out, label %times
+times:
+  %extent = call i64 @along(ptr %a, i64 3, i64 %axis)
+  %product = mul i64 %size, %extent
+  %next = add i64 %axis, 1
+  br label %more
+out:
+  ret i64 %size
+}
+"""
+"""Reads what NumPy tells of an array to programs in C, which it calls its array interface."""
+
+
+def _leaves(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Arguments, or layouts, with those of named tuples one by one."""
+    for one in arguments:
+        if isinstance(one, tuple) and not isinstance(one, Layout):
+            yield from _leaves(one)
+        else:
+            yield one
 
 
 def entry(code: Code, name: str, layouts: Sequence[Any]) -> Entry:
@@ -255,28 +330,31 @@ def entry(code: Code, name: str, layouts: Sequence[Any]) -> Entry:
     called = _CALLED(code.addresses[name])
 
     def run(*arguments: Any, _held: Any = code) -> None:
-        slots = array("q")
-        for argument, layout in zip(arguments, layouts, strict=True):
-            _slots(argument, layout, slots)
-        called(slots.buffer_info()[0])
+        called((*handed(arguments, layouts),))
 
     return run
 
 
-def _slots(argument: Any, layout: Any, slots: array[int]) -> None:
-    """Add an argument as Numba's functions take it: an array by its size, its address, its shape and its strides."""
-    if layout is INTEGER:
-        slots.append(int(argument))
-    elif isinstance(layout, Layout):
-        size, stride, flat = argument.size, argument.itemsize, layout.dimensions == 1
-        fits = argument.dtype == layout.entries or (argument.dtype.kind == "i" and layout.entries.kind == "u")
-        if not (fits and argument.flags.c_contiguous and (flat or argument.ndim == layout.dimensions)):
-            raise TypeError(f"compiled code takes no {argument.ndim}-dimensional array of {argument.dtype} here")
-        slots.extend((0, 0, size, stride, argument.__array_interface__["data"][0]))
-        slots.extend((size, stride) if flat else (*argument.shape, *argument.strides))
-    else:
-        for one, its in zip(argument, layout, strict=True):
-            _slots(one, its, slots)
+def handed(arguments: Iterable[Any], layouts: Iterable[Any]) -> list[Any]:
+    """Arguments as such a function takes them: numbers, and what NumPy tells of arrays, which are held as long.
+
+    A list is of arguments that were made ready before.
+    """
+    ready = list[Any]()
+    for one, layout in zip(arguments, layouts, strict=True):
+        if isinstance(one, list):
+            ready += one
+        elif layout is INTEGER:
+            ready.append(int(one))
+        elif isinstance(layout, Layout):
+            entries, dimensions = layout
+            fits = one.dtype == entries or (one.dtype.kind == "i" and entries.kind == "u")
+            if not fits or not one.flags.c_contiguous or dimensions not in (1, one.ndim):
+                raise TypeError(f"compiled code takes no {one.ndim}-dimensional array of {one.dtype} here")
+            ready.append(one.__array_struct__)
+        else:
+            ready += handed(one, layout)
+    return ready
 
 
 # --- without a compiler -----------------------------------------------------------------------------------------------

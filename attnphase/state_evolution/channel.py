@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Draws, FieldLaw, Solution
+from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.fields import Draws, FieldLaw
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, for_all, lower_factors
 from attnphase.state_evolution.system import System
@@ -71,11 +72,9 @@ class Channel:
     probabilities: Array = field(init=False)
     labelled: bool = field(init=False)  # whether each node stands for both labels, see `_with_label`
     turned: bool = field(init=False)  # whether the nodes are those of the student's fields first, see `_turn`
-    _drawn: dict[tuple[int, tuple[int, int], int, int], Draws] = field(init=False)  # views of few arrays
 
     def __post_init__(self) -> None:
         kernels = self.system.kernels
-        # compiled code does not look where an array ends
         if self.rule.nodes.shape[-1] < kernels.length * (kernels.columns + kernels.label_normals):
             raise ValueError("the rule has fewer dimensions than the fields of this problem")
         object.__setattr__(self, "proximal", ProximalProblem(self.system))
@@ -84,7 +83,6 @@ class Channel:
         object.__setattr__(self, "probabilities", law.probabilities)
         object.__setattr__(self, "labelled", points and law.gaussian and law.labels.has_labels)
         object.__setattr__(self, "turned", points and law.gaussian and not law.labels.label_jumps)
-        object.__setattr__(self, "_drawn", {})
 
     def site_means(self, moments: Array) -> Array:
         """Means over the signs and the configurations that hold a site, (C, signs, S, L, ...) to (P, S, ...).
@@ -143,18 +141,13 @@ class Channel:
 
     def _draws(self, part: Part) -> Draws:
         """Nodes of the rule in a configuration under a sign change, replicate after replicate."""
-        own, here = part.configuration if self.rule.own else 0, part.nodes
-        asked = own, self.signs[part.variant], here.start, here.stop
-        if asked not in self._drawn:
-            weights = self.rule.of(own).weights
-            self._drawn[asked] = Draws(self._normals[own][here], _factors(asked[1]), weights, here.start, np.empty(0))
-        return self._drawn[asked]
-
-    @cached_property
-    def _normals(self) -> list[Array]:
-        """The nodes of the rule, or of its own rules, replicate after replicate, as compiled code takes them."""
-        rules = self.rule.own or (self.rule,)
-        return [np.ascontiguousarray(rule.nodes).reshape(-1, rule.nodes.shape[-1]) for rule in rules]
+        kernels, nodes = self.system.kernels, self.rule.of(part.configuration).nodes
+        rows = nodes.reshape(-1, nodes.shape[-1])[part.nodes].T
+        student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
+        parts = np.split(rows, [student, student + teacher])
+        xi, zeta, noise = (x.reshape(kernels.length, -1, x.shape[-1]).mT for x in parts)
+        signs = self.signs[part.variant]
+        return Draws(np.concatenate([signs[0] * xi, signs[1] * zeta], axis=-1), noise, np.empty(0))
 
     def nodes_at(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps, Array]:
         """Local fields of all nodes.
@@ -186,34 +179,25 @@ class Channel:
 
     def nodes_of(self, law: FieldLaw, part: Part) -> tuple[Draws, Array, Array]:
         """Normals of some nodes, their centres and the teacher's fields about their mean."""
-        here, count = self._of_tokens(law, part.configuration), part.nodes.stop - part.nodes.start
-        draws = self._draws(part)
+        here, draws = self._of_tokens(law, part.configuration), self._draws(part)
         if self.labelled:
             means = self.system.sample_law.means[part.configuration]
             draws = _with_label(draws, here, means, (1.0, -1.0)[part.variant])
         elif not (self.system.sample_law.gaussian or self.rule.lines):  # lines have the law in their nodes
             draws = self._of_law(draws, part.configuration)
-        kernels = self.system.kernels
-        omega = np.empty((count, kernels.length, kernels.columns))
-        k = np.empty((count, kernels.length, kernels.label_fields))
-        kernels.fields_at(draws, here, omega, k)
-        return draws, omega, k
+        return draws, *draws.fields(here, self.system.kernels.label_fields)
 
     def _of_law(self, draws: Draws, configuration: int) -> Draws:
         """Nodes whose standard normals become those of the sample's law."""
-        normals, kernels, sign = draws.normals.copy(), self.system.kernels, draws.signs[1]
-        first = kernels.length * kernels.columns
-        teacher = slice(first, first + kernels.length * kernels.teacher_rank)
-        zeta = sign * normals[:, teacher].reshape(len(normals), kernels.length, -1)
-        scaled, shares = self.system.sample_law.drawn(configuration, zeta)
-        normals[:, teacher] = sign * scaled.reshape(len(normals), -1)
-        return draws._replace(normals=normals, shares=shares)
+        xi, zeta = np.split(draws.normals, [self.system.kernels.columns], axis=-1)
+        scaled, shares = self.system.sample_law.drawn(configuration, zeta.swapaxes(0, 1))
+        return draws._replace(normals=np.concatenate([xi, scaled.swapaxes(0, 1)], axis=-1), shares=shares)
 
     def _of_tokens(self, law: FieldLaw, configuration: int) -> FieldLaw:
         """The law of the tokens in a configuration; as many sites as tokens are the tokens in their order."""
         sites = self.configurations[configuration]
         plain = len(law.roots) == len(sites)
-        return law if plain else FieldLaw(*(np.ascontiguousarray(values[sites]) for values in law))
+        return law if plain else FieldLaw(*(values[sites] for values in law))
 
     def evaluate(
         self,
@@ -327,13 +311,15 @@ class Channel:
             else:
                 solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
-            energies = np.zeros((self.rule.replicates, 2))
-            kernels.moments_of(draws, self._of_tokens(law, part.configuration), k, solution, sums, energies)
-            if not trained:
-                return sums, energies, np.zeros((self.rule.replicates, 0))
-            slopes, curvatures = self.proximal.trained_slopes_of(*at, solution.minima[:, 0])
-            of_trained = np.concatenate([slopes, curvatures.reshape(len(slopes), -1)], axis=-1)
-            return sums, energies, self._summed(part, draws, of_trained)
+            weights, own = self.rule.of(part.configuration).weights, self._of_tokens(law, part.configuration)
+            for s, of_replicate, some in replicates_in(part.nodes, self.rule.nodes.shape[1]):
+                of_nodes = weights[of_replicate] * (draws.shares[some] if len(draws.shares) else 1.0)
+                sums[s] = draws.moments(own, k, solution.residuals, of_nodes, some)
+            of_samples = [solution.energies[:, 0], solution.losses]
+            if trained:
+                slopes, curvatures = self.proximal.trained_slopes_of(*at, solution.minima[:, 0])
+                of_samples += [*slopes.T, *curvatures.reshape(len(slopes), -1).T]
+            return sums, *np.split(self._summed(part, draws, np.stack(of_samples, axis=-1)), [2], axis=-1)
 
         moments = np.zeros((*shape, kernels.length, kernels.columns, width))
         constants = np.array([self.rule.of(c).constant for c in range(len(self.configurations))])
@@ -451,9 +437,9 @@ def _with_label(draws: Draws, law: FieldLaw, means: Array, label: float) -> Draw
 
     normals, columns = draws.normals.copy(), law.roots.shape[-1]
     correlation, spread = law.turns[0, columns, :columns], law.turns[0, columns, columns]
-    z = label * (normals[:, :columns] @ correlation + means.item() / law.teacher_roots.item()) / spread
+    z = label * (normals[0, :, :columns] @ correlation + means.item() / law.teacher_roots.item()) / spread
     # phi(z)/Phi(z), safely in the tails
-    normals[:, columns] = label * np.exp(-(z**2) / 2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
+    normals[0, :, columns] = label * np.exp(-(z**2) / 2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
     return draws._replace(normals=normals, shares=2 * ndtr(z))
 
 
@@ -462,12 +448,6 @@ def _sources(orbit: tuple[tuple[int, int], ...]) -> tuple[list[int], list[int]]:
     """The sign changes that others are taken from, and for every one its place among these."""
     chosen = sorted({source for source, _ in orbit})
     return chosen, [chosen.index(source) for source, _ in orbit]
-
-
-@cache
-def _factors(signs: tuple[int, int]) -> Array:
-    """Signs of student and teacher, for compiled code."""
-    return np.array(signs, dtype=float)
 
 
 @cache

@@ -11,8 +11,9 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders, between, heaviest, orbits
 from attnphase.integration.rules import Rule, gauss_hermite_nodes, tensor
-from attnphase.kernels.local.values import FieldLaw, Solution
+from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.directions import Directions
+from attnphase.state_evolution.fields import FieldLaw
 from attnphase.state_evolution.lines import Bundle, nodes_along
 from attnphase.state_evolution.sample_symmetries import Image, images_in
 from attnphase.state_evolution.sector import Element

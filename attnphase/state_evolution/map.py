@@ -14,10 +14,11 @@ from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import FieldLaw, Solution
+from attnphase.kernels.local.values import Solution
 from attnphase.problem.consistency import has_smooth_law
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
+from attnphase.state_evolution.fields import FieldLaw
 from attnphase.state_evolution.line_rules import rule_at
 from attnphase.state_evolution.norms import conjugates_of_norms, held
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, norm_matrix, whole_and_without

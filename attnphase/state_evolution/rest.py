@@ -16,8 +16,9 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.integration.refinement import COARSE_POINTS
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import FieldLaw, Solution
+from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.fields import FieldLaw
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Part, lower_factors
 from attnphase.state_evolution.system import System

@@ -319,6 +319,8 @@ def attend(
     state, busy = room.state, NONE
     for lane in range(m.lanes):
         s = room.next[lane]
+        if s == VACANT and waiting == begun:
+            continue
         # what has been looked at since its last trial waits for the next
         if s != VACANT and (not tried or (state[m.event + lane] == GOES_ON and s != AT_CENTER)):
             busy += ONE

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .model import NUMBERS, PLACES, Model
-from .values import Draws, FieldLaw, Nodes, Room, Solution
+from .values import Nodes, Room, Solution
 
-__all__ = ["ENTRIES", "INTEGER", "Layout"]
+__all__ = ["ENTRIES", "FLAT", "INTEGER", "MODEL", "ROOM", "Layout"]
 
 
 class Layout(NamedTuple):
@@ -31,15 +31,11 @@ MODEL = Model(array(entries=NUMBERS), array(entries=PLACES), _PLACES, _PLACES)
 NODES = Nodes(FLAT, FLAT, FLAT, FLAT, FLAT, FLAT, FLAT, _PLACES)
 SOLUTION = Solution(FLAT, FLAT, FLAT, FLAT, array(entries=np.int64))
 ROOM = Room(FLAT, FLAT, FLAT, FLAT, FLAT, _PLACES, _PLACES, _PLACES)
-DRAWS = Draws(FLAT, FLAT, FLAT, INTEGER, FLAT)
-FIELD_LAW = FieldLaw(FLAT, FLAT, FLAT, FLAT, FLAT, FLAT)
 
 ENTRIES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "minimise_in_lanes": ("lanes", (MODEL, NODES, INTEGER, SOLUTION, ROOM)),
     "losses_in_lanes": ("lanes", (MODEL, NODES, FLAT, ROOM)),
     "minimise_one_by_one": ("search", (MODEL, NODES, INTEGER, SOLUTION, FLAT)),
-    "fields_at": ("means", (MODEL, DRAWS, FIELD_LAW, FLAT, FLAT, FLAT)),
-    "moments_of": ("means", (MODEL, DRAWS, FIELD_LAW, FLAT, SOLUTION, FLAT, FLAT, FLAT)),
     "targets_at": ("derivatives", (MODEL, NODES, FLAT)),
     "losses_one_by_one": ("derivatives", (MODEL, NODES, FLAT, FLAT)),
     "slopes_at": ("derivatives", (MODEL, NODES, FLAT, FLAT, FLAT, FLAT)),

@@ -14,58 +14,7 @@ from attnphase.arrays import Array
 
 from .model import Model
 
-__all__ = ["BLOCK", "Draws", "FieldLaw", "Nodes", "Room", "Solution", "room_of", "rows_of", "workspace_of"]
-
-BLOCK = 64
-"""Samples that the means around the search do side by side."""
-
-
-class Draws(NamedTuple):
-    """Some of the nodes of a rule, under one sign change.
-
-    Attributes
-    ----------
-    normals : (N, L (r + t)) array, with noise (N, L (r + t + noise))
-        The student's, then the teacher's, then the noise's, each token by token.
-    signs : (2,) array
-        Of the student's and the teacher's; the noise keeps its sign.
-    weights : (n,) array
-        Of the points of every replicate.
-    first : int
-        Place of the first node among those of all replicates.
-    shares : (N,) or (0,) array
-        By which the weights are multiplied; none where all are one.
-    """
-
-    normals: Array
-    signs: Array
-    weights: Array
-    first: int
-    shares: Array
-
-
-class FieldLaw(NamedTuple):
-    """How the local fields of one sample's tokens are made of normals ``(xi, zeta)``, the teacher's fields first.
-
-    Attributes
-    ----------
-    roots, lifts, teacher_roots : (L, r, r), (L, r, t) and (L, t, t) arrays
-        ``k = teacher_root zeta`` and ``omega = m + lift zeta + root xi``.
-    turns : (L, r + t, r + t) array
-        Orthogonal: what makes ``(xi, zeta)`` of the normals that a rule has as its nodes.
-    means : (L, r) array
-        Of ``omega``.
-    noise : (L,) array
-        Standard deviation of the noise on a row of the labels.
-    """
-
-    roots: Array
-    lifts: Array
-    teacher_roots: Array
-    turns: Array
-    means: Array
-    noise: Array
-
+__all__ = ["Nodes", "Room", "Solution", "room_of", "workspace_of"]
 
 _NONE, _NOWHERE = np.empty(0), np.empty(0, np.int64)
 
@@ -167,9 +116,3 @@ def room_of(model: Model) -> Room:
 def workspace_of(model: Model) -> Array:
     """An array for the descents of any number of samples, one after another."""
     return np.zeros(int(model.places["end"][0]))
-
-
-def rows_of(model: Model) -> Array:
-    """An array for the means around the search."""
-    length, columns, labels = (int(model.numbers[name][0]) for name in ("length", "columns", "label_fields"))
-    return np.zeros(((length + 1) * 2 * (columns + labels) + 3) * BLOCK)
