@@ -33,7 +33,7 @@ from attnphase.kernels.equations import Maps, maps
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local import constants
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.layouts import ENTRIES, FLAT, MODEL, ROOM
+from attnphase.kernels.local.layouts import ENTRIES
 from attnphase.kernels.local.model import FUNCTIONS, Model, model_of
 from attnphase.kernels.local.values import Nodes, Solution, room_of, workspace_of
 from attnphase.kernels.machine import Code, compiled, loaded, module_of
@@ -139,14 +139,8 @@ class _Own(threading.local):
     """A thread's own arrays for the functions of a model, as they are handed over."""
 
     def __init__(self, model: Model) -> None:
-        self.held = model, room_of(model), workspace_of(model)
-        kinds = MODEL, ROOM, FLAT
-        ready = (
-            self.held
-            if without_compiler()
-            else [handed((one,), (kind,)) for one, kind in zip(self.held, kinds, strict=True)]
-        )
-        self.model, self.room, self.work = ready
+        own = model, room_of(model), workspace_of(model)
+        self.model, self.room, self.work = own if without_compiler() else (handed((one,)) for one in own)
 
 
 def _functions(model: Model, code: Code, part: str) -> dict[str, Callable[..., None]]:

@@ -44,8 +44,9 @@ __all__ = [
 ]
 
 _LOCAL = "attnphase.kernels.local"
-_CALLED = ctypes.PYFUNCTYPE(None, ctypes.py_object)
+_CALLED = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)
 _KIND = "shared"
+_IN_ORDER = 0x301  # flags of NumPy: in C order, aligned, of this processor's order of bytes
 
 MINIMISERS = {"lanes": "minimise_in_lanes", "search": "minimise_one_by_one"}
 """Entries that are linked with a model's functions, by their parts."""
@@ -246,27 +247,39 @@ def _with_way_in(
             lines.append(f"%number{place} = call i64 @PyLong_AsLongLong(ptr %one{place})")
             given.append(f"%number{place}")
             continue
+        kind, width, flat = layout.entries.kind, layout.entries.itemsize, layout.dimensions == 1
+        order = 0 if kind == "V" else _IN_ORDER  # NumPy tells nothing of records
+        looks = f"i8 {ord(kind)}, i8 {ord('i' if kind == 'u' else kind)}, i32 {width}, i32 {order}"
         lines += [
             f"%array{place} = call ptr @PyCapsule_GetPointer(ptr %one{place}, ptr null)",
+            f"call void @look(ptr %array{place}, {looks}, i32 {0 if flat else layout.dimensions}, ptr %wrong)",
             f"%address{place} = call ptr @address_of(ptr %array{place})",
             f"%size{place} = call i64 @size_of(ptr %array{place})",
         ]
-        width, axes = str(layout.entries.itemsize), [(row, axis) for row in (3, 4) for axis in range(layout.dimensions)]
+        axes = [(row, axis) for row in (3, 4) for axis in range(layout.dimensions)]
         lines += [
             f"%n{place}{row}{axis} = call i64 @along(ptr %array{place}, i64 {row}, i64 {axis})" for row, axis in axes
         ]
-        whole = [f"%size{place}", width] if layout.dimensions == 1 else [f"%n{place}{row}{axis}" for row, axis in axes]
-        given += ["null", "null", f"%size{place}", width, f"%address{place}", *whole]
+        whole = [f"%size{place}", f"{width}"] if flat else [f"%n{place}{row}{axis}" for row, axis in axes]
+        given += ["null", "null", f"%size{place}", f"{width}", f"%address{place}", *whole]
     handed_over = ", ".join(f"{kind} {value}" for kind, value in zip(kinds, given, strict=True))
     declared = f"declare i32 @{inner.name}({', '.join(kinds)})"
     lines = [
-        f"define void @{name}(ptr %arguments) {{",
+        f"define i32 @{name}(ptr %arguments) {{",
         "%nothing = alloca ptr",
+        "%wrong = alloca i32",
+        "store i32 0, ptr %wrong",
         *lines,
+        "%all = load i32, ptr %wrong",
+        "%fit = icmp eq i32 %all, 0",
+        "br i1 %fit, label %go, label %out",
+        "go:",
         "%threads = call ptr @PyEval_SaveThread()",
         f"call i32 @{inner.name}({handed_over})",
         "call void @PyEval_RestoreThread(ptr %threads)",
-        "ret void",
+        "br label %out",
+        "out:",
+        "ret i32 %all",
         "}",
     ]
     module.link_in(module_of("\n".join((_READING, *constants, declared, *lines))))
@@ -293,6 +306,30 @@ define linkonce_odr i64 @along(ptr %a, i64 %row, i64 %axis) {
   %number = load i64, ptr %place
   ret i64 %number
 }
+define linkonce_odr void @look(ptr %a, i8 %kind, i8 %other, i32 %width, i32 %order, i32 %dimensions, ptr %wrong) {
+  %values = load %array, ptr %a
+  %its_kind = extractvalue %array %values, 2
+  %one_kind = icmp eq i8 %its_kind, %kind
+  %other_kind = icmp eq i8 %its_kind, %other
+  %right_kind = or i1 %one_kind, %other_kind
+  %its_width = extractvalue %array %values, 3
+  %right_width = icmp eq i32 %its_width, %width
+  %flags = extractvalue %array %values, 4
+  %its_order = and i32 %flags, %order
+  %right_order = icmp eq i32 %its_order, %order
+  %its_dimensions = extractvalue %array %values, 1
+  %any_dimensions = icmp eq i32 %dimensions, 0
+  %same_dimensions = icmp eq i32 %its_dimensions, %dimensions
+  %right_dimensions = or i1 %any_dimensions, %same_dimensions
+  %entries = and i1 %right_kind, %right_width
+  %places = and i1 %right_order, %right_dimensions
+  %right = and i1 %entries, %places
+  %before = load i32, ptr %wrong
+  %more = add i32 %before, 1
+  %now = select i1 %right, i32 %before, i32 %more
+  store i32 %now, ptr %wrong
+  ret void
+}
 define linkonce_odr i64 @size_of(ptr %a) {
 entry:
   %place = getelementptr %array, ptr %a, i32 0, i32 1
@@ -313,7 +350,7 @@ out:
   ret i64 %size
 }
 """
-"""Reads what NumPy tells of an array to programs in C, which it calls its array interface."""
+"""Reads what NumPy tells of an array to programs in C, which is its array interface."""
 
 
 def _leaves(arguments: Iterable[Any]) -> Iterator[Any]:
@@ -330,30 +367,29 @@ def entry(code: Code, name: str, layouts: Sequence[Any]) -> Entry:
     called = _CALLED(code.addresses[name])
 
     def run(*arguments: Any, _held: Any = code) -> None:
-        called((*handed(arguments, layouts),))
+        ready = handed(arguments)
+        if len(ready) != count or called((*ready,)):
+            raise TypeError(
+                f"{name}: compiled code takes {count} arguments, whose arrays lie in C order and have certain types"
+            )
 
+    count = sum(1 for _ in _leaves(layouts))
     return run
 
 
-def handed(arguments: Iterable[Any], layouts: Iterable[Any]) -> list[Any]:
+def handed(arguments: Iterable[Any]) -> list[Any]:
     """Arguments as such a function takes them: numbers, and what NumPy tells of arrays, which are held as long.
 
     A list is of arguments that were made ready before.
     """
     ready = list[Any]()
-    for one, layout in zip(arguments, layouts, strict=True):
-        if isinstance(one, list):
-            ready += one
-        elif layout is INTEGER:
-            ready.append(int(one))
-        elif isinstance(layout, Layout):
-            entries, dimensions = layout
-            fits = one.dtype == entries or (one.dtype.kind == "i" and entries.kind == "u")
-            if not fits or not one.flags.c_contiguous or dimensions not in (1, one.ndim):
-                raise TypeError(f"compiled code takes no {one.ndim}-dimensional array of {one.dtype} here")
+    for one in arguments:
+        if isinstance(one, np.ndarray):
             ready.append(one.__array_struct__)
+        elif isinstance(one, (tuple, list)):
+            ready += handed(one) if isinstance(one, tuple) else one
         else:
-            ready += handed(one, layout)
+            ready.append(one)
     return ready
 
 

@@ -144,8 +144,8 @@ class Channel:
         kernels, nodes = self.system.kernels, self.rule.of(part.configuration).nodes
         rows = nodes.reshape(-1, nodes.shape[-1])[part.nodes].T
         student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
-        parts = np.split(rows, [student, student + teacher])
-        xi, zeta, noise = (x.reshape(kernels.length, -1, x.shape[-1]).mT for x in parts)
+        places = slice(student), slice(student, student + teacher), slice(student + teacher, None)
+        xi, zeta, noise = (rows[place].reshape(kernels.length, -1, rows.shape[1]).mT for place in places)
         signs = self.signs[part.variant]
         return Draws(np.concatenate([signs[0] * xi, signs[1] * zeta], axis=-1), noise, np.empty(0))
 
@@ -315,11 +315,12 @@ class Channel:
             for s, of_replicate, some in replicates_in(part.nodes, self.rule.nodes.shape[1]):
                 of_nodes = weights[of_replicate] * (draws.shares[some] if len(draws.shares) else 1.0)
                 sums[s] = draws.moments(own, k, solution.residuals, of_nodes, some)
-            of_samples = [solution.energies[:, 0], solution.losses]
+            values = [solution.energies[:, 0], solution.losses]
             if trained:
                 slopes, curvatures = self.proximal.trained_slopes_of(*at, solution.minima[:, 0])
-                of_samples += [*slopes.T, *curvatures.reshape(len(slopes), -1).T]
-            return sums, *np.split(self._summed(part, draws, np.stack(of_samples, axis=-1)), [2], axis=-1)
+                values += [*slopes.T, *curvatures.reshape(len(slopes), -1).T]
+            of_samples = self._summed(part, draws, np.stack(values, axis=-1))
+            return sums, of_samples[:, :2], of_samples[:, 2:]
 
         moments = np.zeros((*shape, kernels.length, kernels.columns, width))
         constants = np.array([self.rule.of(c).constant for c in range(len(self.configurations))])

@@ -70,5 +70,6 @@ class Draws(NamedTuple):
         g, normals = residuals[some].swapaxes(0, 1), self.normals[:, some]
         ones, teacher = np.ones((*g.shape[:2], 1)), k[some, :, :t].swapaxes(0, 1)
         sums = (g * weights[:, None]).mT @ np.concatenate([ones, g, normals, teacher], axis=-1)
-        of_one, of_g, of_normals, of_k = np.split(sums, np.cumsum([1, r, r + t]), axis=-1)
-        return np.concatenate([of_one, of_g, of_normals @ law.turns[:, :r].mT, of_k], axis=-1)
+        known, of_k = 1 + r, 1 + 2 * r + t
+        of_xi = sums[..., known:of_k] @ law.turns[:, :r].mT
+        return np.concatenate([sums[..., :known], of_xi, sums[..., of_k:]], axis=-1)

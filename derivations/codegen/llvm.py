@@ -20,7 +20,7 @@ from derivations.codegen.tape import Node, Place, nodes_of
 
 __all__ = ["emitted"]
 
-_LANES = 4  # numbers in a register of most processors
+_LANES = 8  # numbers in a register of recent processors; others take two in turn
 _AT_A_TIME = 10  # operations of one register before it is the other's turn
 # sums in any order and products with reciprocals; infinities keep their meaning, and so does what is not a number
 _IN_ORDER = "nsz arcp contract afn"

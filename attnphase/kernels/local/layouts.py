@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from .model import NUMBERS, PLACES, Model
 from .values import Nodes, Room, Solution
 
-__all__ = ["ENTRIES", "FLAT", "INTEGER", "MODEL", "ROOM", "Layout"]
+__all__ = ["ENTRIES", "INTEGER", "Layout"]
 
 
 class Layout(NamedTuple):
