@@ -36,7 +36,7 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.layouts import ENTRIES
 from attnphase.kernels.local.model import FUNCTIONS, Model, model_of
 from attnphase.kernels.local.values import Nodes, Solution, room_of, workspace_of
-from attnphase.kernels.machine import Code, compiled, loaded, module_of
+from attnphase.kernels.machine import Code, compiled, loaded, module_of, numbers_in_a_register
 from attnphase.kernels.shared import (
     MINIMISERS,
     are_prepared,
@@ -248,7 +248,7 @@ def load_kernels(key: Any) -> Kernels:
 
 
 def _declared(key: Any) -> Any:
-    return repr(key), version()
+    return repr(key), version(), numbers_in_a_register()
 
 
 def _of_text(described: Any) -> Any:
@@ -282,4 +282,5 @@ def _machine_code(key: Any, part: str, minimiser: bytes) -> bytes:
 
 @lru_cache(maxsize=1)  # for its description, and then for its code
 def _source(key: Any) -> tuple[dict[str, Any], str]:
-    return local_problem.machine_source(key.model(), _RULES, own=getattr(key, "finite", False))
+    own = getattr(key, "finite", False)
+    return local_problem.machine_source(key.model(), _RULES, own=own, numbers=numbers_in_a_register())

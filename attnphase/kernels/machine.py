@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import binding
 
-__all__ = ["Code", "compiled", "loaded", "module_of", "object_of"]
+__all__ = ["Code", "compiled", "loaded", "module_of", "numbers_in_a_register", "object_of"]
 
 
 _OF_PYTHON = (
@@ -29,6 +29,11 @@ def _machine() -> Any:
     features = binding.get_host_cpu_features().flatten()
     target = binding.Target.from_default_triple()
     return target.create_target_machine(cpu=binding.get_host_cpu_name(), features=features, opt=3, jit=True)
+
+
+def numbers_in_a_register() -> int:
+    """Of double precision, of this processor's vectors: two in turn would not find room in fewer."""
+    return 8 if binding.get_host_cpu_features().get("avx512f") else 4
 
 
 def module_of(*parts: str | bytes) -> Any:

@@ -39,7 +39,7 @@ __all__ = ["Lanes", "has_lanes"]
 
 _MANY, _FEW = 64, 16  # samples in a block: the rows of a model then fit into the fastest memory
 _STRAIGHT = 5  # fields up to which all rows of the loss are one straight line, which grows with their third power
-_IN_TURN = 0  # fields up to which lanes are done in turn
+_IN_TURN = 2  # fields up to which lanes are done in turn
 _MOST = 16  # fields: of more, compiling the step takes longer than all else
 _ARGUMENTS = ("state", "factor", "variance", "parameters")
 _SINGLE = ("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "EXPECTED", "DEFINITE", "WIDEST", "DEEPEST", "EVENT")

@@ -20,7 +20,6 @@ from derivations.codegen.tape import Node, Place, nodes_of
 
 __all__ = ["emitted"]
 
-_LANES = 8  # numbers in a register of recent processors; others take two in turn
 _AT_A_TIME = 10  # operations of one register before it is the other's turn
 # sums in any order and products with reciprocals; infinities keep their meaning, and so does what is not a number
 _IN_ORDER = "nsz arcp contract afn"
@@ -79,11 +78,11 @@ _MADE_OF: dict[str, Callable[..., Node]] = {
 """Functions by simpler ones."""
 
 
-def emitted(functions: Iterable[Function], arguments: int) -> str:
-    """The text of a module, whose functions all take so many addresses."""
-    parts = [_Text(function).text(arguments) for function in functions]
-    width = f"v{_LANES}f64"
-    vector = f"<{_LANES} x double>"
+def emitted(functions: Iterable[Function], arguments: int, numbers: int) -> str:
+    """The text of a module, whose functions all take so many addresses, for registers of so many numbers."""
+    parts = [_Text(function, numbers).text(arguments) for function in functions]
+    width = f"v{numbers}f64"
+    vector = f"<{numbers} x double>"
     declared = [f"declare double @{name}(double{', double' if name == 'pow' else ''})" for name in _CALLED.values()]
     for name in ("fabs", "sqrt"):
         declared += [f"declare double @llvm.{name}.f64(double)", f"declare {vector} @llvm.{name}.{width}({vector})"]
@@ -114,8 +113,8 @@ def _again(node: Node, arguments: list[Node]) -> Node:
 class _Text:
     """The lines of a function."""
 
-    def __init__(self, function: Function) -> None:
-        self.function = function
+    def __init__(self, function: Function, numbers: int) -> None:
+        self.function, self.numbers = function, numbers
         self.lines: list[str] = []
         self.count = 0
 
@@ -169,7 +168,7 @@ class _Text:
         return self.new(f"getelementptr inbounds double, ptr %{array}, i64 {shift}")
 
     def over_lanes(self, body: _Body) -> None:
-        step = _LANES * len(body.halves)
+        step = self.numbers * len(body.halves)
         index = self.opened()
         for key, base in body.bases.items():
             if key[0] not in self.function.shared:
@@ -210,7 +209,7 @@ class _Body:
     def __init__(self, text: _Text, loop: Loop, bases: dict[tuple[str, int], str]) -> None:
         self.text, self.loop, self.bases = text, loop, bases
         self.function = text.function
-        self.lanes = _LANES if self.function.lanes else 0
+        self.lanes = text.numbers if self.function.lanes else 0
         self.halves = [*range(2 if self.function.in_turn else 1)]
         self.values: list[dict[Node, str]] = [{}, {}]
         self.alike: dict[Node, str] = {}  # of what is the same number for all lanes

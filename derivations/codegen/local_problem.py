@@ -182,7 +182,7 @@ def printed_body(model: Model) -> str:
     return f"{constants}\n\n\n{printed(local_problem(model))}"
 
 
-def machine_source(model: Model, rules: Mapping[str, float], *, own: bool) -> tuple[dict[str, Any], str]:
+def machine_source(model: Model, rules: Mapping[str, float], *, own: bool, numbers: int) -> tuple[dict[str, Any], str]:
     """What callers have to know of a model, and its functions as LLVM's text.
 
     Parameters
@@ -192,12 +192,14 @@ def machine_source(model: Model, rules: Mapping[str, float], *, own: bool) -> tu
         Numbers of the minimiser, by name.
     own : bool
         For samples at finite d, each with its own weights.
+    numbers : int
+        In a register of the processor.
     """
     functions, constants = local_problem(model), constants_of(model)
     if has_lanes(model):
         lanes = Lanes(model, own, rules)
         functions, constants = (*functions, *lanes.functions()), constants | lanes.constants()
-    return constants, emitted(functions, int(rules["ARGUMENTS"]))
+    return constants, emitted(functions, int(rules["ARGUMENTS"]), numbers)
 
 
 def module_source(model: Model, *, separable: bool = False) -> str:

@@ -59,7 +59,7 @@ def minimised(problem: Problem, nodes: Nodes, starts: Starts, known: Array | Non
 def _one_by_one(problem: Problem) -> Callable[..., None]:
     sizes, text = compiler._source(ModelKey.of(problem))
     model = model_of(sizes, {name: 1 for name in FUNCTIONS if f"@{name}(" in text})
-    code = loaded(linked(kept_part("search"), model, text), ["minimise"])
+    code = loaded(linked("search", kept_part("search"), model, text), ["minimise"])
     return entry(code, "minimise", ENTRIES["minimise_one_by_one"][1][1:])
 
 
