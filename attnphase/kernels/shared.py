@@ -240,24 +240,23 @@ def _with_way_in(
     """
     inner = next(one for one in module.functions if one.name.startswith("_Z") and one.linkage.name == "external")
     kinds = [str(argument.type) for argument in inner.arguments]
-    lines, given = list[str](), ["%nothing", "null", *fixed]  # first where Numba puts what a function returns: nothing
+    looks, reads = list[str](), list[str]()
+    given = ["%nothing", "null", *fixed]  # first where Numba puts what a function returns: nothing
     for place, layout in enumerate(_leaves(layouts)):
-        lines.append(f"%one{place} = call ptr @PyTuple_GetItem(ptr %arguments, i64 {place})")
+        looks.append(f"%one{place} = call ptr @PyTuple_GetItem(ptr %arguments, i64 {place})")
         if layout is INTEGER:
-            lines.append(f"%number{place} = call i64 @PyLong_AsLongLong(ptr %one{place})")
+            reads.append(f"%number{place} = call i64 @PyLong_AsLongLong(ptr %one{place})")
             given.append(f"%number{place}")
             continue
         kind, width, flat = layout.entries.kind, layout.entries.itemsize, layout.dimensions == 1
         order = 0 if kind == "V" else _IN_ORDER  # NumPy tells nothing of records
-        looks = f"i8 {ord(kind)}, i8 {ord('i' if kind == 'u' else kind)}, i32 {width}, i32 {order}"
-        lines += [
-            f"%array{place} = call ptr @PyCapsule_GetPointer(ptr %one{place}, ptr null)",
-            f"call void @look(ptr %array{place}, {looks}, i32 {0 if flat else layout.dimensions}, ptr %wrong)",
-            f"%address{place} = call ptr @address_of(ptr %array{place})",
-            f"%size{place} = call i64 @size_of(ptr %array{place})",
-        ]
+        right = f"i8 {ord(kind)}, i8 {ord('i' if kind == 'u' else kind)}, i32 {width}, i32 {order}"
+        looks.append(f"%array{place} = call ptr @PyCapsule_GetPointer(ptr %one{place}, ptr null)")
+        looks.append(f"call void @look(ptr %array{place}, {right}, i32 {0 if flat else layout.dimensions}, ptr %wrong)")
+        reads.append(f"%address{place} = call ptr @address_of(ptr %array{place})")
+        reads.append(f"%size{place} = call i64 @size_of(ptr %array{place})")
         axes = [(row, axis) for row in (3, 4) for axis in range(layout.dimensions)]
-        lines += [
+        reads += [
             f"%n{place}{row}{axis} = call i64 @along(ptr %array{place}, i64 {row}, i64 {axis})" for row, axis in axes
         ]
         whole = [f"%size{place}", f"{width}"] if flat else [f"%n{place}{row}{axis}" for row, axis in axes]
@@ -269,11 +268,12 @@ def _with_way_in(
         "%nothing = alloca ptr",
         "%wrong = alloca i32",
         "store i32 0, ptr %wrong",
-        *lines,
+        *looks,
         "%all = load i32, ptr %wrong",
         "%fit = icmp eq i32 %all, 0",
         "br i1 %fit, label %go, label %out",
         "go:",
+        *reads,
         "%threads = call ptr @PyEval_SaveThread()",
         f"call i32 @{inner.name}({handed_over})",
         "call void @PyEval_RestoreThread(ptr %threads)",
@@ -306,8 +306,11 @@ define linkonce_odr i64 @along(ptr %a, i64 %row, i64 %axis) {
   %number = load i64, ptr %place
   ret i64 %number
 }
+@nothing = internal constant %array zeroinitializer
 define linkonce_odr void @look(ptr %a, i8 %kind, i8 %other, i32 %width, i32 %order, i32 %dimensions, ptr %wrong) {
-  %values = load %array, ptr %a
+  %is_none = icmp eq ptr %a, null
+  %some = select i1 %is_none, ptr @nothing, ptr %a
+  %values = load %array, ptr %some
   %its_kind = extractvalue %array %values, 2
   %one_kind = icmp eq i8 %its_kind, %kind
   %other_kind = icmp eq i8 %its_kind, %other

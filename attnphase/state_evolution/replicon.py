@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,7 +211,7 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
 def _responses(hessians: Array, V: Array) -> Array:
     """``-dg_k/domega_l = (I + H V)^-1 H`` of nodes with Hessians H of the loss (N, L r, L r), as (N, L, r, L, r)."""
     L, r = V.shape[:2]
-    spread = block_diag(*V)
+    spread: Any = block_diag(*V)
     try:
         responses = np.linalg.solve(np.eye(L * r) + hessians @ spread, hessians)
     except np.linalg.LinAlgError:  # at one of them the energy is flat

@@ -39,12 +39,16 @@ class Parabola:
 
     def is_right(self, minimise, V=0.7):
         """Whether a minimiser finds these points."""
-        k = np.full_like(_CENTERS, 0.4)
-        factor, ones = np.full((1, 1, 1), V**0.5), np.ones((1, 1))
-        nodes = Nodes(_CENTERS, k, factor, ones, np.array([0.3, 1.0, 1.0, 1.0, 1.0]), np.ones(1))
+        nodes, k = nodes_of(V), 0.4
         found = empty(nodes)
         minimise(nodes, Starts.COLD, found)
         return np.allclose(found.minima[:, 0], (_CENTERS + self.a * V * k) / (1 + self.a * V), rtol=1e-10, atol=1e-12)
+
+
+def nodes_of(V):
+    """All with k = 0.4."""
+    factor, ones = np.full((1, 1, 1), V**0.5), np.ones((1, 1))
+    return Nodes(_CENTERS, np.full_like(_CENTERS, 0.4), factor, ones, np.array([0.3, 1.0, 1.0, 1.0, 1.0]), np.ones(1))
 
 
 def is_right_elsewhere(kernels, key):
@@ -72,6 +76,17 @@ def test_workers_load_kernels_by_their_key(forty):
     assert b"address" not in pickle.dumps(kernels)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as workers:
         assert workers.submit(is_right_elsewhere, kernels, key).result()
+
+
+def test_machine_code_is_handed_no_other_arrays():
+    """It looks neither where an array ends nor at what it holds."""
+    minimise, nodes = load_kernels(Parabola(0.7)).minimise, nodes_of(0.6)
+    found = empty(nodes)
+    minimise(nodes, Starts.COLD, found)
+    wide = np.zeros((len(_CENTERS), 2, 1))
+    for wrong in (np.float32(_CENTERS), wide[:, :1], _CENTERS.astype(">f8"), np.arange(90), None, 3, [1.0]):
+        with pytest.raises((TypeError, ValueError)):
+            minimise(nodes._replace(centers=wrong), Starts.COLD, found)
 
 
 @pytest.fixture
