@@ -113,11 +113,14 @@ def test_the_best_ridge_is_the_noise(sigma, noise, alpha):
 
 
 def test_an_edge_that_errors_do_not_tell_from_an_optimum_inside():
-    """The test error at the best ridge differs by 1e-13 from that at the edge, below the error of its slope."""
+    """The test error at the best ridge differs by 1e-13 from that at the edge, below the error of its slope.
+
+    Rounding decides which of both is found, and the error tells that it may be the other.
+    """
     problem = NOISY_RIDGE.with_fields({"tokens.sigma": 1.07, "teacher.noise": 1.3e-7})
     where, value, error = place(best(problem, 1.7, (1e-8, 1e-5)))
-    assert where == "at_edge"
-    assert abs(value - 1.3e-7) < error < 1e-5
+    assert where in ("at_edge", "inside")
+    assert max(abs(value - 1.3e-7), value - 1e-8) < error < 1e-5
 
 
 @pytest.mark.parametrize("between", [(0.9, 2.9), (0.07, 9.3)])
