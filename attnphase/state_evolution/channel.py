@@ -24,7 +24,7 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
-__all__ = ["Channel", "ChannelPass", "replicates_in"]
+__all__ = ["Channel", "ChannelPass"]
 
 # Where the student's fields have no variance C given the teacher's (the trivial point; Q - K of an untied student)
 # Stein's form of V_hat is 0/0. There the channel adds a variance f, this share of rho as a teacher with the student's
@@ -141,13 +141,8 @@ class Channel:
 
     def _draws(self, part: Part) -> Draws:
         """Nodes of the rule in a configuration under a sign change, replicate after replicate."""
-        kernels, nodes = self.system.kernels, self.rule.of(part.configuration).nodes
-        rows = nodes.reshape(-1, nodes.shape[-1])[part.nodes].T
-        student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
-        places = slice(student), slice(student, student + teacher), slice(student + teacher, None)
-        xi, zeta, noise = (rows[place].reshape(kernels.length, -1, rows.shape[1]).mT for place in places)
-        signs = self.signs[part.variant]
-        return Draws(np.concatenate([signs[0] * xi, signs[1] * zeta], axis=-1), noise, np.empty(0))
+        nodes = self.rule.of(part.configuration).nodes
+        return Draws(nodes.reshape(-1, nodes.shape[-1])[part.nodes], self.signs[part.variant], np.empty(0))
 
     def nodes_at(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps, Array]:
         """Local fields of all nodes.
@@ -189,9 +184,13 @@ class Channel:
 
     def _of_law(self, draws: Draws, configuration: int) -> Draws:
         """Nodes whose standard normals become those of the sample's law."""
-        xi, zeta = np.split(draws.normals, [self.system.kernels.columns], axis=-1)
-        scaled, shares = self.system.sample_law.drawn(configuration, zeta.swapaxes(0, 1))
-        return draws._replace(normals=np.concatenate([xi, scaled.swapaxes(0, 1)], axis=-1), shares=shares)
+        normals, kernels, sign = draws.normals.copy(), self.system.kernels, draws.signs[1]
+        first = kernels.length * kernels.columns
+        teacher = slice(first, first + kernels.length * kernels.teacher_rank)
+        zeta = sign * normals[:, teacher].reshape(len(normals), kernels.length, -1)
+        scaled, shares = self.system.sample_law.drawn(configuration, zeta)
+        normals[:, teacher] = sign * scaled.reshape(len(normals), -1)
+        return draws._replace(normals=normals, shares=shares)
 
     def _of_tokens(self, law: FieldLaw, configuration: int) -> FieldLaw:
         """The law of the tokens in a configuration; as many sites as tokens are the tokens in their order."""
@@ -312,8 +311,11 @@ class Channel:
                 solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
             weights, own = self.rule.of(part.configuration).weights, self._of_tokens(law, part.configuration)
-            for s, of_replicate, some in replicates_in(part.nodes, self.rule.nodes.shape[1]):
-                of_nodes = weights[of_replicate] * (draws.shares[some] if len(draws.shares) else 1.0)
+            for s, of_replicate, some in _replicates_in(part.nodes, self.rule.nodes.shape[1]):
+                shares = draws.shares[some].reshape(s.stop - s.start, -1) if len(draws.shares) else 1.0
+                of_nodes = np.broadcast_to(
+                    weights[of_replicate] * shares, (s.stop - s.start, len(weights[of_replicate]))
+                )
                 sums[s] = draws.moments(own, k, solution.residuals, of_nodes, some)
             values = [solution.energies[:, 0], solution.losses]
             if trained:
@@ -338,13 +340,10 @@ class Channel:
         """Sums over the nodes of a part, with their weights, of values (N, ...) of each: (S, ...)."""
         points, weights = self.rule.nodes.shape[1], self.rule.of(part.configuration).weights
         values = (values.T * draws.shares).T if len(draws.shares) else values
-        sums, start = np.zeros((self.rule.replicates, *values.shape[1:])), part.nodes.start
-        if start % points == part.nodes.stop % points == 0:  # whole replicates
-            whole = values.reshape(-1, points, *values.shape[1:])
-            sums[start // points : part.nodes.stop // points] = np.tensordot(whole, weights, axes=(1, 0))
-            return sums
-        for s, of_replicate, here in replicates_in(part.nodes, points):
-            sums[s] = weights[of_replicate] @ values[here]
+        sums = np.zeros((self.rule.replicates, *values.shape[1:]))
+        for s, of_replicate, here in _replicates_in(part.nodes, points):
+            of_each = values[here].reshape(s.stop - s.start, -1, *values.shape[1:])
+            sums[s] = np.tensordot(of_each, weights[of_replicate], axes=(1, 0))
         return sums
 
     def scalar_mean(self, values: Array) -> Array:
@@ -391,11 +390,14 @@ class Channel:
         return ((0, 1), (1, 1), (2, 1), (3, 1))
 
 
-def replicates_in(nodes: slice, points: int) -> Iterator[tuple[int, slice, slice]]:
-    """Replicates that some nodes belong to, with places of these among its points, and among the nodes."""
-    for s in range(nodes.start // points, -(-nodes.stop // points)):
-        begin, end = max(s * points, nodes.start), min((s + 1) * points, nodes.stop)
-        yield s, slice(begin - s * points, end - s * points), slice(begin - nodes.start, end - nodes.start)
+def _replicates_in(nodes: slice, points: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Replicates of some nodes, all that are whole at once, with the places of their points, and among the nodes."""
+    rest = nodes.start % points
+    step = points if rest or nodes.stop % points else nodes.stop - nodes.start
+    for first in range(nodes.start - rest, nodes.stop, step):
+        start, stop = max(first, nodes.start), min(first + step, nodes.stop)
+        s = slice(first // points, -(-stop // points))
+        yield s, slice(start - first, min(stop - first, points)), slice(start - nodes.start, stop - nodes.start)
 
 
 def _turn(q: Array, root: Array, lift: Array) -> Array:
@@ -438,9 +440,9 @@ def _with_label(draws: Draws, law: FieldLaw, means: Array, label: float) -> Draw
 
     normals, columns = draws.normals.copy(), law.roots.shape[-1]
     correlation, spread = law.turns[0, columns, :columns], law.turns[0, columns, columns]
-    z = label * (normals[0, :, :columns] @ correlation + means.item() / law.teacher_roots.item()) / spread
+    z = label * (normals[:, :columns] @ correlation + means.item() / law.teacher_roots.item()) / spread
     # phi(z)/Phi(z), safely in the tails
-    normals[0, :, columns] = label * np.exp(-(z**2) / 2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
+    normals[:, columns] = label * np.exp(-(z**2) / 2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
     return draws._replace(normals=normals, shares=2 * ndtr(z))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
@@ -39,15 +41,16 @@ class Draws(NamedTuple):
 
     Attributes
     ----------
-    normals : (L, N, r + t) array
-        The student's, then the teacher's, of every token.
-    noise : (L, N, noise) array
+    normals : (N, L (r + t + noise)) array
+        The student's, then the teacher's, then the noise's, each token by token.
+    signs : (2,) tuple
+        Of the student's and the teacher's; the noise keeps its sign.
     shares : (N,) or (0,) array
         By which the weights are multiplied; none where all are one.
     """
 
     normals: Array
-    noise: Array
+    signs: tuple[int, int]
     shares: Array
 
     def fields(self, law: FieldLaw, columns: int) -> tuple[Array, Array]:
@@ -55,21 +58,41 @@ class Draws(NamedTuple):
 
         What else labels are made of has no variance.
         """
-        r = law.roots.shape[-1]
-        student = np.concatenate([law.roots, law.lifts], axis=-1) @ law.turns
-        omega = self.normals @ student.mT + law.means[:, None]
-        k = self.normals @ (law.teacher_roots @ law.turns[:, r:]).mT
-        known = np.concatenate([k, law.noise[:, None, None] * self.noise], axis=-1)
-        whole = np.zeros((known.shape[1], len(known), columns))
-        whole[..., : known.shape[-1]] = known.swapaxes(0, 1)
-        return np.ascontiguousarray(omega.swapaxes(0, 1)), whole
+        count, width = self.normals.shape
+        tokens, places, signs = _places(*law.lifts.shape, self.signs)
+        L, r, t = law.lifts.shape
+        student, labels = np.zeros((width, L, r)), np.zeros((width, L, columns))
+        student[places, tokens] = (np.concatenate([law.roots, law.lifts], axis=-1) @ law.turns * signs).mT
+        labels[places, tokens, :t] = (law.teacher_roots @ law.turns[:, r:] * signs).mT
+        noise = np.arange(L * (r + t), width).reshape(L, -1)
+        labels[noise, tokens, t + np.arange(noise.shape[1])] = law.noise[:, None]
+        omega = self.normals @ student.reshape(width, -1) + law.means.ravel()
+        return omega.reshape(count, L, r), (self.normals @ labels.reshape(width, -1)).reshape(count, L, columns)
 
     def moments(self, law: FieldLaw, k: Array, residuals: Array, weights: Array, some: slice) -> Array:
-        """Sums over some nodes, with their weights, of ``g`` with 1, ``g``, ``xi`` and ``k``: (L, r, 1 + 2 r + t)."""
-        _, r, t = law.lifts.shape
-        g, normals = residuals[some].swapaxes(0, 1), self.normals[:, some]
-        ones, teacher = np.ones((*g.shape[:2], 1)), k[some, :, :t].swapaxes(0, 1)
-        sums = (g * weights[:, None]).mT @ np.concatenate([ones, g, normals, teacher], axis=-1)
-        known, of_k = 1 + r, 1 + 2 * r + t
-        of_xi = sums[..., known:of_k] @ law.turns[:, :r].mT
-        return np.concatenate([sums[..., :known], of_xi, sums[..., of_k:]], axis=-1)
+        """Sums over n of some S n nodes of ``g`` with 1, ``g``, ``xi`` and ``k``: (S, L, r, 1 + 2 r + t).
+
+        With the weights (S, n).
+        """
+        L, r, t = law.lifts.shape
+        _, places, signs = _places(L, r, t, self.signs)
+        g, k, normals = (values[some].reshape(*weights.shape, -1) for values in (residuals, k, self.normals))
+        weighted = (g * weights[..., None]).mT
+        of_one = (weights[:, None] @ g).reshape(-1, L, r, 1)
+        of_g, of_k = (
+            np.einsum("slrlc->slrc", (weighted @ values).reshape(-1, L, r, L, values.shape[-1] // L))
+            for values in (g, k)
+        )
+        of_normals = np.take_along_axis(
+            (weighted @ normals).reshape(-1, L, r, normals.shape[-1]), places[None, :, None], -1
+        )
+        of_xi = of_normals * signs @ law.turns[:, :r].mT
+        return np.concatenate([of_one, of_g, of_xi, of_k[..., :t]], axis=-1)
+
+
+@cache
+def _places(L: int, r: int, t: int, signs: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """Every token's number (L, 1), the places of its normals among those of all, (L, r + t), and their signs."""
+    student, teacher = np.arange(L * r).reshape(L, r), np.arange(L * r, L * (r + t)).reshape(L, t)
+    places = np.concatenate([student, teacher], axis=1)
+    return np.arange(L)[:, None], places, np.repeat(np.array(signs, dtype=float), [r, t])

@@ -197,10 +197,10 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
         kernels.slopes_at(at, scratch[0, : len(fields)], scratch[1], hessians)
         responses = _responses(hessians, overlaps.V[tokens])
         squares, slopes = np.zeros((rule.replicates, L, r, r, L, r, r)), np.zeros((rule.replicates, L, r, r))
-        for s in np.unique(replicates):
-            here = responses[replicates == s], weights[replicates == s]
-            squares[s] = np.einsum("nkalb,nkcld,n->kaclbd", here[0], *here)
-            slopes[s] = np.einsum("nkakb,n->kab", *here)
+        present, first = np.unique(replicates, return_index=True)
+        of_nodes = np.einsum("nkalb,nkcld,n->nkaclbd", responses, responses, weights)
+        squares[present] = np.add.reduceat(of_nodes, first)
+        slopes[present] = np.add.reduceat(np.einsum("nkakb,n->nkab", responses, weights), first)
         for own, other in product(range(L), repeat=2):
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
         for own in range(L):

@@ -102,7 +102,7 @@ class Node:
         return self.tape.do("either", self, other)
 
     def __abs__(self) -> Node:
-        return self.tape.do("modulus", self)
+        return self.tape.do("modulus", self.arguments[0] if self.operation == "negative" else self)
 
     def chosen(self, yes: Node | Number, no: Node | Number) -> Node:
         """One of two values, by whether this condition holds; both are computed."""
@@ -160,6 +160,10 @@ class Tape:
             self.known[key] = Node(self, operation, arguments, value)
         return self.known[key]
 
+    def _known(self, operation: str, *arguments: Node | None) -> Node | None:
+        """An operation that was asked for before."""
+        return self.known.get((operation, arguments, type(None), None))
+
     def node(self, value: Node | Number) -> Node:
         """A number as a node."""
         if isinstance(value, Node):
@@ -193,6 +197,14 @@ class Tape:
                 return rest
         if one is other:
             return self.multiply(one, 2)
+        signs = [node.operation == "negative" for node in (one, other)]
+        if all(signs):
+            return -self.add(-one, -other)
+        if any(signs):
+            one, other = (other, one) if signs[0] else (one, other)
+            opposite = self._known("sum", -other, self._known("negative", one))
+            if opposite is not None:  # a difference that is there the other way round
+                return -opposite
         return self.do("sum", *((other, one) if one.is_number else (one, other)))
 
     def multiply(self, one: Node, other: Node | Number) -> Node:

@@ -24,7 +24,7 @@ from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Callback, silent
 from attnphase.processes.threads import available_cores
-from attnphase.state_evolution.channel import Channel, replicates_in
+from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all
 from attnphase.state_evolution.system import System
@@ -132,7 +132,7 @@ class SlopeChannel(Channel):
         if self.of_student is not None:
             return self.of_student.noise_gains(overlaps, of_loss=of_loss)
         kernels, law = kernels_for(problem), self.law(overlaps)
-        orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
+        orbit = self.representatives(overlaps)
         variants = sorted({source for source, _ in orbit})
         shape = len(self.configurations), len(variants), self.rule.replicates
         squares, losses = np.zeros((*shape, kernels.length, kernels.columns, kernels.columns)), np.zeros(shape)
@@ -143,19 +143,14 @@ class SlopeChannel(Channel):
             variance = self.system.token_variances[part.configuration]
             at = Nodes(omega, labels, np.empty(0), *self.system.parameters, variance)
             square, loss = gains(kernels, at, of_loss=of_loss)
-            if len(draws.shares):
-                square, loss = square * draws.shares[:, None, None, None], loss * draws.shares[: len(loss)]
-            return square, loss
+            return self._summed(part, draws, square), self._summed(part, draws, loss)
 
         parts = self.proximal.parts(len(self.configurations), variants, self.rule.size)
         # in the order of the parts, whichever ends first
         for part, (square, loss) in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
             at = part.configuration, variants.index(part.variant)
-            for s, of_replicate, here in replicates_in(part.nodes, points):
-                weights = self.rule.weights[of_replicate]
-                squares[at][s] += np.tensordot(weights, square[here], axes=1)
-                if of_loss:
-                    losses[at][s] += weights @ loss[here]
+            squares[at] += square
+            losses[at] += loss
         index = [variants.index(source) for source, _ in orbit]  # neither changes with a sign of all fields
         gained = self.site_means(squares[:, index])
         loss = float((self.probabilities @ losses[:, index].mean(axis=1)).mean())
@@ -181,7 +176,7 @@ class SlopeChannel(Channel):
 
 
 def gains(kernels: Kernels, nodes: Nodes, *, of_loss: bool) -> tuple[Array, Array]:
-    """By noise of variance one: the gain of ``g g^T`` (N, L, r, r) of every token, and that of the loss (N,) or (0,).
+    """By noise of variance one: the gain of ``g g^T`` of every token (N, L, r, r), and of the loss (N,) if asked for.
 
     Of the labels (N, L, t) of the nodes there are none of the noise.  For a loss that is quadratic in the noise the
     differences are its derivatives.
@@ -196,7 +191,7 @@ def gains(kernels: Kernels, nodes: Nodes, *, of_loss: bool) -> tuple[Array, Arra
         return losses, residuals
 
     without, clean = at()
-    squares, gained = np.zeros((*clean.shape, kernels.columns)), np.zeros(count * of_loss)
+    squares, gained = np.zeros((*clean.shape, kernels.columns)), np.zeros(count)
     for place in product(range(kernels.length), range(kernels.noise_columns)):
         total, ahead = at(*place, 1.0)
         squares += (ahead - clean)[..., :, None] * (ahead - clean)[..., None, :]
