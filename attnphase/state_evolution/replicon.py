@@ -16,7 +16,7 @@ from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima, Part
+from attnphase.state_evolution.proximal import Minima, Part, lower_factors
 from attnphase.state_evolution.sector import scales_of
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
@@ -209,14 +209,25 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
 
 
 def _responses(hessians: Array, V: Array) -> Array:
-    """``-dg_k/domega_l = (I + H V)^-1 H`` of nodes with Hessians H of the loss (N, L r, L r), as (N, L, r, L, r)."""
+    """``-dg_k/domega_l = (I + H V)^-1 H`` of nodes with Hessians H of the loss (N, L r, L r), as (N, L, r, L, r).
+
+    With the factor C of V it is ``C^-T (I + B)^-1 B C^-1`` for ``B = C^T H C``, by elimination of all nodes at once.
+    """
     L, r = V.shape[:2]
-    spread: Any = block_diag(*V)
-    try:
-        responses = np.linalg.solve(np.eye(L * r) + hessians @ spread, hessians)
-    except np.linalg.LinAlgError:  # at one of them the energy is flat
-        responses = np.full_like(hessians, np.inf)
-    return responses.reshape(-1, L, r, L, r)
+    factor: Any = block_diag(*lower_factors(V))
+
+    def scaled(by: Any, matrices: Array) -> Array:
+        for _ in range(2):
+            matrices = (by.T @ matrices.reshape(L * r, -1)).reshape(L * r, L * r, -1).swapaxes(0, 1)
+        return matrices
+
+    right = scaled(factor, np.moveaxis(hessians, 0, -1)).copy()
+    left = right + np.eye(L * r)[..., None]
+    for c in range(L * r):  # positive definite where the energy has a minimum, so that any pivot will do
+        shares = left[:, c] / left[c, c]
+        shares[c] = 1 - 1 / left[c, c]
+        left, right = (both - shares[:, None] * both[c] for both in (left, right))
+    return np.moveaxis(scaled(np.linalg.inv(factor), right), -1, 0).reshape(-1, L, r, L, r)
 
 
 def _averaged(system: System, squares: Array) -> Array:
