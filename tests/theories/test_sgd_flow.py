@@ -69,6 +69,17 @@ def test_gains_by_noise_are_derivatives_of_the_loss():
     assert losses[0] == pytest.approx(sum(float(loss.diff(z, 2).subs(values)) for z in noise) / 2, rel=1e-12)
 
 
+def test_gains_by_noise_know_the_cluster():
+    clusters = {"kind": "mixture", "length": 1, "clusters": [{"sigma": 0.9}, {"sigma": 0.7}]}
+    loss = {"kind": "expression", "expression": "(0.7 + c0)*(h0_0 - 1.3*k0_0 - 0.6*noise0_0)**2/2"}
+    problem = ap.Problem.from_dict({"tokens": clusters, "teacher": {"noise": 0.3}, "loss": loss})
+    h, labels = np.full((2, 1, 1), 0.4), np.array([[[0.8, 0.0]], [[-0.3, 1.0]]])
+    nodes = Nodes(h, labels, np.empty(0), np.eye(1), model_numbers(problem), np.ones(1))
+    squares, losses = gains(kernels_for(problem), nodes, of_loss=True)
+    np.testing.assert_allclose(squares.ravel(), [(0.7 * 0.6) ** 2, (1.7 * 0.6) ** 2], rtol=1e-12)
+    np.testing.assert_allclose(losses, [0.7 * 0.36 / 2, 1.7 * 0.36 / 2], rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("rate", "batch", "delta", "said"),
     [(0.0, 1, 0.0, False), (0.7, 1, 0.0, False), (1.9, 3, 0.0, False), (1.3, 2, 0.37, False), (1.3, 2, 0.37, True)],

@@ -8,5 +8,5 @@ whoever calls the machine code needs these and ``constants`` alone, and no Numba
 
 Where a loss is smooth and has few fields, ``lanes`` does nodes side by side.  For kinks, or very many fields,
 ``linear_algebra``, ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one sample.  Both
-have their ``starts``.  Around the minimiser are ``means``, ``derivatives`` and ``trained``.
+have their ``starts`` and ``ends``.  Around the minimiser are ``derivatives``, ``trained`` and ``passes``.
 """
