@@ -30,9 +30,28 @@ class Loop:
     turns: int | None = None
 
     def steps(self) -> Iterator[Node | Store]:
-        """All operations, and then the stores: what is read is what was there before."""
-        yield from nodes_of(store.value for store in self.stores)
-        yield from self.stores
+        """All operations, and every store once what is there has been read: what is read is what was there before."""
+        order = nodes_of(store.value for store in self.stores)
+        ready = {node: number for number, node in enumerate(order)}
+        reads = [(node.value, ready[node]) for node in order if node.operation == "read"]
+        fixed = {place: number for place, number in reads if not place.moves}
+        moving = [(place, number) for place, number in reads if place.moves]
+        due, done = list[tuple[int, Store]](), list[tuple[Place, int, bool]]()
+        for store in self.stores:
+            place, turns = store.place, self.turns or 1
+            seen = reads if place.moves else [*moving, (place, fixed.get(place, -1))]
+            before = [number for other, number in seen if place.may_be(other, turns)]
+            # of stores in the same place the order matters, but where all are added
+            before += [
+                number for other, number, adds in done if not (adds and store.adds) and place.may_be(other, turns)
+            ]
+            due.append((max([ready[store.value], *before]), store))
+            done.append((place, due[-1][0], store.adds))
+        stores = sorted(due, key=lambda one: one[0])
+        for number, node in enumerate(order):
+            yield node
+            while stores and stores[0][0] == number:
+                yield stores.pop(0)[1]
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,14 @@ class _Body:
     """The lines of a loop: a value that is used twice, or long, has a name."""
 
     def __init__(self, loop: Loop) -> None:
-        self.loop = loop
         nodes = nodes_of(store.value for store in loop.stores)
+        self.steps = [*nodes, *loop.stores]  # some reads stand where they are used
         self.uses = Counter(argument for node in nodes for argument in node.arguments)
         self.texts: dict[Node, tuple[str, int]] = {}
         self.names = 0
 
     def lines(self) -> Iterator[str]:
-        for step in self.loop.steps():
+        for step in self.steps:
             if isinstance(step, Store):
                 value = self.texts[step.value][0]
                 yield f"{_place(step.place)} {'+=' if step.adds else '='} {value}"

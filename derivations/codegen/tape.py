@@ -37,6 +37,26 @@ class Place:
     array: str
     indices: tuple[int | Row, ...] = ()
 
+    @property
+    def moves(self) -> bool:
+        """Whether it depends on the turn."""
+        return any(isinstance(index, Row) for index in self.indices)
+
+    def may_be(self, other: Place, turns: int) -> bool:
+        """Whether it is the same as another one, in any of so many turns of either."""
+        if self.array != other.array:
+            return False
+        pairs = zip(self.indices, other.indices, strict=True)
+        return all(_first(x) <= _last(y, turns) and _first(y) <= _last(x, turns) for x, y in pairs)
+
+
+def _first(index: int | Row) -> int:
+    return index.offset if isinstance(index, Row) else index
+
+
+def _last(index: int | Row, turns: int) -> int:
+    return index.offset + index.scale * (turns - 1) if isinstance(index, Row) else index
+
 
 @dataclass(frozen=True, eq=False)
 class Node:

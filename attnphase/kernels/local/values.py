@@ -16,6 +16,7 @@ from .model import Model
 
 __all__ = ["Nodes", "Room", "Solution", "room_of", "workspace_of"]
 
+_LINE = 8  # numbers in a line of the cache
 _NONE, _NOWHERE = np.empty(0), np.empty(0, np.int64)
 
 
@@ -105,10 +106,16 @@ class Room(NamedTuple):
     only: NDArray[np.uint64]
 
 
+def _aligned(count: int) -> Array:
+    """Zeros, of which none of a processor's widest vectors lies across the border of two lines of its cache."""
+    numbers = np.zeros(count + _LINE)
+    return numbers[-(numbers.ctypes.data // 8) % _LINE :][:count]
+
+
 def room_of(model: Model) -> Room:
     """Arrays for the minimiser in lanes, for one call after another."""
     lanes, size, rows, labels = (int(model.numbers[name][0]) for name in ("lanes", "fields", "rows", "label_fields"))
-    block, state = np.zeros((2, rows))
+    block, state = _aligned(rows), _aligned(rows)
     k, reached = np.zeros(size * labels * lanes), np.zeros(lanes)
     return Room(block, state, k, reached, np.zeros((size, size)), *np.zeros((3, lanes), np.uint64))
 
