@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from importlib import metadata
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -392,7 +393,7 @@ def handed(arguments: Iterable[Any]) -> list[Any]:
         elif isinstance(one, (tuple, list)):
             ready += handed(one) if isinstance(one, tuple) else one
         else:
-            ready.append(one)
+            ready.append(index(one))
     return ready
 
 

@@ -122,7 +122,7 @@ class Node:
         return self.tape.do("either", self, other)
 
     def __abs__(self) -> Node:
-        return self.tape.do("modulus", self.arguments[0] if self.operation == "negative" else self)
+        return self.tape.do("modulus", self)
 
     def chosen(self, yes: Node | Number, no: Node | Number) -> Node:
         """One of two values, by whether this condition holds; both are computed."""

@@ -151,6 +151,10 @@ LOSSES = {
         "2*abs(h0_0*h1_0 - k0_0) + 0.6*relu(h0_0**2 - k1_0) + 1.5*cos(h0_0 - h1_0)",
         lambda a, b, k, l: 2 * abs(a * b - k) + 0.6 * np.maximum(a**2 - l, 0) + 1.5 * np.cos(a - b),
     ),
+    "planes from behind": (
+        "relu(-h0_0 - h1_0) + 0.5*abs(h1_0 - h0_0 - k0_0) + 0.8*abs(h0_0 - h1_0) + (h0_0 - k1_0)**2/2",
+        lambda a, b, k, l: np.maximum(-a - b, 0) + 0.5 * abs(b - a - k) + 0.8 * abs(a - b) + (a - l) ** 2 / 2,
+    ),
     "four planes": (
         "abs(h0_0 - k0_0) + 0.7*abs(h1_0 - k1_0) + 0.6*abs(h0_0 - h1_0) + 0.5*abs(h0_0 + h1_0)"
         " + 0.3/(1 + (h0_0 + h1_0)**2)",
