@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["FUNCTIONS", "NUMBERS", "PLACES", "Model", "Record", "model_of"]
 
-_SIZES = ("LENGTH", "COLUMNS", "TEACHER_RANK", "NOISE", "LABEL_FIELDS", "TARGET_COLUMNS", "KINKS", "LANES", "TARGETS")
+_SIZES = ("LENGTH", "COLUMNS", "LABEL_FIELDS", "TARGET_COLUMNS", "KINKS", "LANES", "TARGETS")
 # rows of a block, by the place of their first number
 _ROWS = ("CENTER", "TARGET", "POINT", "GRADIENT", "SLOPE", "CURVATURE", "STEP", "BEST", "OTHER", "ENERGY", "LOSS")
 _ROWS = (
@@ -50,7 +50,7 @@ NUMBERS = np.dtype(
 """A model's numbers, of names that no array has for anything else; without a sign, no index counts from the end."""
 
 
-def _sizes(length: int, columns: int, kinks: int, labels: int, targets: int, numbers: int) -> dict[str, int]:
+def _sizes(length: int, columns: int, kinks: int, targets: int, numbers: int) -> dict[str, int]:
     """How many numbers of one sample the descents write, one quantity after another; see `along_kinks` and `search`."""
     fields = length * columns
     vectors = ("center", "u", "h", "gradient", "slope", "trial", "best", "other", "origin", "step")
@@ -64,13 +64,12 @@ def _sizes(length: int, columns: int, kinks: int, labels: int, targets: int, num
         "factor": fields * columns,
         "target": length * targets,
         "variance": length**2,
-        "labels": length * labels,
         "parameters": numbers,
         "end": 0,
     }
 
 
-PLACES = np.dtype([(name, np.uint64) for name in _sizes(1, 1, 1, 1, 1, 1)], align=True)
+PLACES = np.dtype([(name, np.uint64) for name in _sizes(1, 1, 1, 1, 1)], align=True)
 """Where numbers of one sample are in the array of its descents."""
 
 
@@ -115,7 +114,7 @@ def model_of(constants: Mapping[str, Any], addresses: Mapping[str, int]) -> Mode
         numbers[f"{name}_at"] = addresses.get(name, 0)
     numbers["fields"] = constants["LENGTH"] * constants["COLUMNS"]
     numbers["own"] = "FACTOR" in constants
-    sizes = ("LENGTH", "COLUMNS", "KINKS", "LABEL_FIELDS", "TARGET_COLUMNS")
+    sizes = ("LENGTH", "COLUMNS", "KINKS", "TARGET_COLUMNS")
     known = _sizes(*(constants[name] for name in sizes), numbers=4 + constants["COLUMNS"] + constants["PARAMETERS"])
     places = np.array([(0, *np.cumsum([*known.values()][:-1]))], PLACES)
     token, column = np.divmod(np.arange(constants["LENGTH"] * constants["COLUMNS"]), constants["COLUMNS"])
