@@ -310,13 +310,9 @@ class Channel:
             else:
                 solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
-            weights, own = self.rule.of(part.configuration).weights, self._of_tokens(law, part.configuration)
-            for s, of_replicate, some in _replicates_in(part.nodes, self.rule.nodes.shape[1]):
-                shares = draws.shares[some].reshape(s.stop - s.start, -1) if len(draws.shares) else 1.0
-                of_nodes = np.broadcast_to(
-                    weights[of_replicate] * shares, (s.stop - s.start, len(weights[of_replicate]))
-                )
-                sums[s] = draws.moments(own, k, solution.residuals, of_nodes, some)
+            own = self._of_tokens(law, part.configuration)
+            for s, some, weights in self._weighted(part, draws):
+                sums[s] = draws.moments(own, k, solution.residuals, weights, some)
             values = [solution.energies[:, 0], solution.losses]
             if trained:
                 slopes, curvatures = self.proximal.trained_slopes_of(*at, solution.minima[:, 0])
@@ -338,13 +334,18 @@ class Channel:
 
     def _summed(self, part: Part, draws: Draws, values: Array) -> Array:
         """Sums over the nodes of a part, with their weights, of values (N, ...) of each: (S, ...)."""
-        points, weights = self.rule.nodes.shape[1], self.rule.of(part.configuration).weights
-        values = (values.T * draws.shares).T if len(draws.shares) else values
         sums = np.zeros((self.rule.replicates, *values.shape[1:]))
-        for s, of_replicate, here in _replicates_in(part.nodes, points):
-            of_each = values[here].reshape(s.stop - s.start, -1, *values.shape[1:])
-            sums[s] = np.tensordot(of_each, weights[of_replicate], axes=(1, 0))
+        for s, some, weights in self._weighted(part, draws):
+            of_nodes = values[some].reshape(*weights.shape, -1)
+            sums[s] = (weights[:, None] @ of_nodes).reshape(len(weights), *values.shape[1:])
         return sums
+
+    def _weighted(self, part: Part, draws: Draws) -> Iterator[tuple[slice, slice, Array]]:
+        """Replicates of a part, the places of their nodes among its own, and the weights of these, (S, n)."""
+        weights = self.rule.of(part.configuration).weights
+        for s, of_replicate, some in _replicates_in(part.nodes, self.rule.nodes.shape[1]):
+            own = np.tile(weights[of_replicate], (s.stop - s.start, 1))
+            yield s, some, own * draws.shares[some].reshape(own.shape) if len(draws.shares) else own
 
     def scalar_mean(self, values: Array) -> Array:
         """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""

@@ -191,10 +191,9 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
         if len(draws.shares):
             weights *= draws.shares[used]
         labels, fields = k[used] + means[part.configuration], np.ascontiguousarray(fields[used])
-        variance, scratch = system.token_variances[part.configuration], np.empty((2, fields.size))
-        at = Nodes(fields, labels, np.empty(0), mixing, parameters, variance)
+        at = Nodes(fields, labels, np.empty(0), mixing, parameters, system.token_variances[part.configuration])
         hessians = np.empty((len(fields), L * r, L * r))
-        kernels.slopes_at(at, scratch[0, : len(fields)], scratch[1], hessians)
+        kernels.slopes_at(at, np.empty(len(fields)), np.empty_like(fields), hessians)
         responses = _responses(hessians, overlaps.V[tokens])
         squares, slopes = np.zeros((rule.replicates, L, r, r, L, r, r)), np.zeros((rule.replicates, L, r, r))
         present, first = np.unique(replicates, return_index=True)
