@@ -32,7 +32,7 @@ def _machine() -> Any:
 
 
 def numbers_in_a_register() -> int:
-    """Of double precision, of this processor's vectors: two in turn would not find room in fewer."""
+    """How many numbers of double precision a vector register of this processor holds."""
     return 8 if binding.get_host_cpu_features().get("avx512f") else 4
 
 

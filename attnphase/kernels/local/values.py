@@ -107,7 +107,7 @@ class Room(NamedTuple):
 
 
 def _aligned(count: int) -> Array:
-    """Zeros, of which none of a processor's widest vectors lies across the border of two lines of its cache."""
+    """Zeros that begin at a line of the cache, so that no vector register is filled from two lines."""
     numbers = np.zeros(count + _LINE)
     return numbers[-(numbers.ctypes.data // 8) % _LINE :][:count]
 
